@@ -111,7 +111,7 @@ def measure(folder: Path) -> dict[str, Any]:
     found: Times = {}
     changing: Times = {}
     for _ in range(OPENINGS):  # where weights come to lie in memory changes what a call costs
-        sessions: list[Any] = [qeff_zoo.load(one, threads=1) for one in packages]
+        sessions: list[Any] = [qeff_zoo.load(package, threads=1) for package in packages]
         plain, session = sessions
         for number in range(SLOTS):
             adapter = folder / f"adapter{number}"
@@ -126,7 +126,7 @@ def measure(folder: Path) -> dict[str, Any]:
         "milliseconds": _milliseconds(found),
         "milliseconds where rows change adapters": _milliseconds(changing),
         "ratio": {
-            what: {who: round(one / times["without"], 3) for who, one in times.items()}
+            what: {who: round(value / times["without"], 3) for who, value in times.items()}
             for what, times in found.items()
         },
         "load_ms": round(1000 * min(seconds), 1),

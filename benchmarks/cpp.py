@@ -45,8 +45,8 @@ def main() -> None:
     )
     figures = {
         name: {
-            "host_us_per_token": round(1e6 * median(one["host_s_per_call"] for one in runs[1:]), 1),
-            "ms_per_token": round(1e3 * median(one["total_s"] / _TOKENS for one in runs[1:]), 3),
+            "host_us_per_token": round(1e6 * median(run["host_s_per_call"] for run in runs[1:]), 1),
+            "ms_per_token": round(1e3 * median(run["total_s"] / _TOKENS for run in runs[1:]), 3),
         }
         for name, runs in found.items()
     }

@@ -69,7 +69,7 @@ def measure(way: str, arguments: argparse.Namespace) -> dict[str, Any]:
         count: {name: statistics.median(turn[name] for turn in turns[count]) for name in names}
         for count in counts
     }
-    decode = {count: one["decode_tokens_per_s"] for count, one in found.items()}
+    decode = {count: value["decode_tokens_per_s"] for count, value in found.items()}
     ratios = {count: round(decode[count] / decode[counts[0]], 3) for count in counts[1:]}
     limits = {
         str(count): {"value": ratio, "at_least": _LEAST, "kept": ratio >= _LEAST}

@@ -87,7 +87,7 @@ def compare(packages: int, cores: int) -> dict[str, Any]:
             f'[limits]\ncores = {cores}\n[[models]]\nmodel = "tune-*"\n[[variants]]\nctx_len = 64\n'
         )
         qeff_zoo = shlex.join([sys.executable, "-m", "qeff_zoo"])
-        lines = [f"{qeff_zoo} build {shlex.quote(str(one))} --ctx-len 64 -q" for one in models]
+        lines = [f"{qeff_zoo} build {shlex.quote(str(model))} --ctx-len 64 -q" for model in models]
         loop, loop_cpu, _ = timed(["bash", "-e", "-c", "\n".join(lines)], folder / "loop")
         farm, farm_cpu, output = timed(
             ["bash", "-c", f"{qeff_zoo} farm run zoo.toml -q --json"], folder / "farm", cwd=folder

@@ -141,7 +141,7 @@ def _gaps(
 
     with Engine(session, prefills=prefills) as engine:
         shorts = [draw.integers(2, vocabulary, 8).tolist() for _ in range(_STREAMS)]
-        streams = [threading.Thread(target=listen, args=(engine, one)) for one in shorts]
+        streams = [threading.Thread(target=listen, args=(engine, short)) for short in shorts]
         for stream in streams:
             stream.start()
         begun.wait()

@@ -57,7 +57,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("recipes", nargs="*")
     arguments = parser.parse_args()
-    (large,) = [one for one in json.loads(SIZES.read_bytes()) if one["model_id"] == LARGE]
+    (large,) = [load for load in json.loads(SIZES.read_bytes()) if load["model_id"] == LARGE]
     wanted = {LARGE: ({"model_type": "llama", **large["config"]}, 4096)}
     for name in arguments.recipes or registry.list_model_types():
         recipe = registry.find_recipe(name)

@@ -62,14 +62,14 @@ def _of_package(folder: Path) -> dict[str, Any]:
     opened = _memory()
     session.generate([_TEXT], generation_len=_TOKENS)
     manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-    matrices = [one for each in manifest["programs"] for one in each["numerics"]["matrices"]]
-    matrices = [{"kept": False, **one} for one in matrices]
-    per_channel = any(not one["format"]["block"] for one in matrices)
+    matrices = [matrix for each in manifest["programs"] for matrix in each["numerics"]["matrices"]]
+    matrices = [{"kept": False, **matrix} for matrix in matrices]
+    per_channel = any(not matrix["format"]["block"] for matrix in matrices)
     rounded = "w8a8" if per_channel else "int4" if matrices else "fp32"
     weights = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
     return {
         "model": str(manifest["name"]),
-        "weights": "stored" if matrices and all(one["kept"] for one in matrices) else rounded,
+        "weights": "stored" if matrices and all(matrix["kept"] for matrix in matrices) else rounded,
         "file_mb": weights >> 20,
         "python": start,
         "imported": imported,

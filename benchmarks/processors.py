@@ -119,7 +119,7 @@ def main() -> None:
         turns,
     )
     commands = _commands(arguments.speech, turns)
-    ratios = [one["cpu_ratio"] for name, one in commands.items() if name.startswith("run")]
+    ratios = [command["cpu_ratio"] for name, command in commands.items() if name.startswith("run")]
     found = {"processes": processes, "commands": commands, "claim_holds": min(ratios) > _MOST}
     json.dump({"machine": facts, **found}, sys.stdout, indent=1)
     sys.stdout.write("\n")

@@ -137,7 +137,7 @@ def model_of(folder: Path, task: str) -> Any:
 def of_llama(asked: Any, text: str) -> Iterator[dict[str, Any]]:
     """Measure the Llama."""
     plain = floats_of(_LLAMA)
-    weights = sum(one.numel() for one in plain.values() if one.ndim == 2)
+    weights = sum(value.numel() for value in plain.values() if value.ndim == 2)
     tokenizer = Tokenizer(_LLAMA)
     held_out = (_LLAMA / "held_out.txt").read_text(encoding="utf-8")
     ids = tokenizer.encode(held_out, special_tokens=False)
@@ -149,7 +149,9 @@ def of_llama(asked: Any, text: str) -> Iterator[dict[str, Any]]:
     def answers(values: Mapping[str, Tensor]) -> list[Tensor]:
         model.load_state_dict(values, strict=False, assign=True)
         model.tie_weights()
-        return [model(input_ids=one, use_cache=False).logits[0].log_softmax(-1) for one in windows]
+        return [
+            model(input_ids=window, use_cache=False).logits[0].log_softmax(-1) for window in windows
+        ]
 
     expected = answers(plain)
     seen: dict[str, list[Tensor]] = {}
@@ -178,8 +180,8 @@ def of_llama(asked: Any, text: str) -> Iterator[dict[str, Any]]:
     for block in (64, 32):
         format = format_of("int4", block)
         nearest = {
-            name: torch.from_numpy(round_trip(one.numpy(), format)) if one.ndim == 2 else one
-            for name, one in plain.items()
+            name: torch.from_numpy(round_trip(value.numpy(), format)) if value.ndim == 2 else value
+            for name, value in plain.items()
         }
         yield row(f"build --weights int4 --block-size {block}", 4 + 36 / block, nearest)
     budgets: dict[str, float | None] = {"float (bf16)": None}
@@ -193,9 +195,9 @@ def of_llama(asked: Any, text: str) -> Iterator[dict[str, Any]]:
             values = floats_of(asked.gptqmodel)
             sizes = open_checkpoint(str(asked.gptqmodel)).stored
             nbytes = sum(
-                one.nbytes
-                for tensor, one in sizes.items()
-                if len(one.shape) == 2 and not tensor.endswith(("g_idx", "lm_head.weight"))
+                size.nbytes
+                for tensor, size in sizes.items()
+                if len(size.shape) == 2 and not tensor.endswith(("g_idx", "lm_head.weight"))
             )
             yield row("GPTQModel 4 bits, groups of 32", 8 * nbytes / weights, values)
         last = "GPTQModel 4 bits, groups of 32"
@@ -215,7 +217,7 @@ def of_llama(asked: Any, text: str) -> Iterator[dict[str, Any]]:
 
 def above(losses: list[Tensor], others: list[Tensor]) -> dict[str, float]:
     """Return the mean difference of losses, and its standard error over windows."""
-    differences = [(one - other).mean() for one, other in zip(losses, others, strict=True)]
+    differences = [(loss - other).mean() for loss, other in zip(losses, others, strict=True)]
     each = torch.stack(differences)
     error = float(each.std()) / math.sqrt(len(each))
     return {"nats": round(float(each.mean()), 5), "standard_error": round(error, 5)}
@@ -232,21 +234,21 @@ def by_ggml(
     python: str, mix: str, plain: Mapping[str, Tensor], layers: int = 6
 ) -> tuple[float, dict[str, Tensor]]:
     """Return the bits per weight of a format of llama.cpp, and what it makes of a model."""
-    matrices = {name: one.numpy() for name, one in plain.items() if one.ndim == 2}
+    matrices = {name: value.numpy() for name, value in plain.items() if value.ndim == 2}
     # llama.cpp leaves the small embeddings of BERT in float32.
     kinds = {
         name: "F32"
         if "position" in name or "token_type" in name
-        else kind_of(name, mix, one.shape[1], layers)
-        for name, one in matrices.items()
+        else kind_of(name, mix, matrix.shape[1], layers)
+        for name, matrix in matrices.items()
     }
     with tempfile.TemporaryDirectory() as folder:
         given, made = Path(folder, "given.npz"), Path(folder, "made.npz")
         np.savez(given, allow_pickle=False, **matrices)
         command = [python, "-c", _GGML, str(given), str(made), json.dumps(kinds)]
         done = subprocess.run(command, check=True, capture_output=True, text=True)
-        values = {name: torch.from_numpy(one) for name, one in np.load(made).items()}
-    weights = sum(one.size for one in matrices.values())
+        values = {name: torch.from_numpy(value) for name, value in np.load(made).items()}
+    weights = sum(matrix.size for matrix in matrices.values())
     return 8 * int(done.stdout) / weights, {**plain, **values}
 
 
@@ -304,15 +306,20 @@ def of_minilm(asked: Any, text: str) -> Iterator[dict[str, Any]]:
 
     format = format_of("int4", 32)
     layers = {
-        name: torch.from_numpy(round_trip(one.numpy(), format))
-        if one.ndim == 2 and ".layer." in name
-        else one
-        for name, one in plain.items()
+        name: torch.from_numpy(round_trip(value.numpy(), format))
+        if value.ndim == 2 and ".layer." in name
+        else value
+        for name, value in plain.items()
     }
-    weights = sum(one.numel() for one in plain.values() if one.ndim == 2)
-    inside = sum(one.numel() for name, one in plain.items() if one.ndim == 2 and ".layer." in name)
+    weights = sum(value.numel() for value in plain.values() if value.ndim == 2)
+    inside = sum(
+        value.numel() for name, value in plain.items() if value.ndim == 2 and ".layer." in name
+    )
     stored = load_file(folder / "model.safetensors")
-    wide = 8 * next(one for name, one in stored.items() if "word_embeddings" in name).element_size()
+    wide = (
+        8
+        * next(value for name, value in stored.items() if "word_embeddings" in name).element_size()
+    )
     bits = (inside * (4 + 36 / 32) + (weights - inside) * wide) / weights
     yield row("layers in int4, blocks of 32, as build --weights int4", bits, layers)
     budget = 7.291  # as llama.cpp's Q4_K_M

@@ -98,7 +98,7 @@ def compare(arguments: argparse.Namespace, size: str) -> dict[str, Any]:
     return {
         "build": built,
         "engines": found,
-        "ratios_to_int4": {name: ratios(one, found["int4"]) for name, one in found.items()},
+        "ratios_to_int4": {name: ratios(value, found["int4"]) for name, value in found.items()},
         "from_disk": cold,
         "limits": judge(size, built, found, cold),
     }

@@ -73,18 +73,20 @@ def compare(work: Path, size: str) -> dict[str, Any]:
             "cpu_seconds": taken.cpu_seconds,
             "peak_anonymous_bytes": taken.peak_anonymous_bytes,
         }
-    others = [one for name, one in found.items() if "floats" not in name]
+    others = [value for name, value in found.items() if "floats" not in name]
     floats_cpu = found["int4 of floats"]["cpu_seconds"]
     return {
         "cases": found,
         "limits": {
             "peak_anonymous_bytes": {
                 "at_most": _MOST_BYTES,
-                "within": all(one["peak_anonymous_bytes"] <= _MOST_BYTES for one in found.values()),
+                "within": all(
+                    value["peak_anonymous_bytes"] <= _MOST_BYTES for value in found.values()
+                ),
             },
             "cpu_seconds": {
                 "at_most": floats_cpu,
-                "within": all(one["cpu_seconds"] <= floats_cpu for one in others),
+                "within": all(other["cpu_seconds"] <= floats_cpu for other in others),
             },
         },
     }

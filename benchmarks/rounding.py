@@ -54,7 +54,7 @@ def make_float(file: Path, folder: Path) -> None:
             noise = torch.rand(parameter.shape, generator=random) - 0.5
             parameter.data += noise * _widths(parameter.data)
     folder.mkdir(parents=True)
-    values = {name: one.data.bfloat16() for name, one in model.named_parameters()}
+    values = {name: tensor.data.bfloat16() for name, tensor in model.named_parameters()}
     save_file(values, folder / "model.safetensors", metadata={"format": "pt"})
     config = {**model.config.to_dict(), "dtype": "bfloat16"}
     config.pop("quantization_config", None)
@@ -131,7 +131,9 @@ def compare(folder: Path, packages: list[Path], ggml: str | None, count: int) ->
         return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
 
     def answers(model: Any) -> list[Tensor]:
-        return [model(one[None], use_cache=False).logits[0].log_softmax(-1) for one in windows]
+        return [
+            model(window[None], use_cache=False).logits[0].log_softmax(-1) for window in windows
+        ]
 
     def row(bits: float, found: list[Tensor]) -> dict[str, float]:
         pairs = zip(expected, found, strict=True)
@@ -147,8 +149,8 @@ def compare(folder: Path, packages: list[Path], ggml: str | None, count: int) ->
         }
 
     model = loaded()
-    plain = {name: one.detach().clone() for name, one in model.named_parameters()}
-    weights = sum(one.numel() for one in plain.values() if one.ndim == 2)
+    plain = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    weights = sum(value.numel() for value in plain.values() if value.ndim == 2)
     expected = answers(model)
     rows = {"float": row(16, expected)}
     for path in packages:

@@ -243,7 +243,7 @@ def compare(arguments: argparse.Namespace, size: str, weights: str) -> dict[str,
     }
     first, *others = field
     ours, compared = found[first.name], ratios(found)
-    same = {one.name: _same_answers(turns[first.name], turns[one.name]) for one in others}
+    same = {other.name: _same_answers(turns[first.name], turns[other.name]) for other in others}
     most = memory_limit(Path(first.model), shape)
     return {
         "bandwidth_gb_per_s": round(bandwidth / 1e9, 2),

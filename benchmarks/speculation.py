@@ -120,7 +120,7 @@ def main() -> None:
     asked = ("size", "weights", "target")
     answer = {"machine": facts, **{name: vars(arguments)[name] for name in asked}}
     for name, known in (("costs", costs.seconds), ("costs_of_rows", costs.together)):
-        answer[name] = {size: round(one / costs.of(1), 3) for size, one in known.items()}
+        answer[name] = {size: round(value / costs.of(1), 3) for size, value in known.items()}
     if arguments.rows > 1:
         found = _beside(session, ways, arguments)
         _print({**answer, "rows": arguments.rows, **found})
@@ -132,7 +132,7 @@ def main() -> None:
         costs = replace(costs, drafting=model.measure())
         ways["draft model"] = model
     found = _compare(session, ways, arguments)
-    peers = {one.name: _write_by(Engine(one, 1), arguments) for one in _peers(arguments)}
+    peers = {peer.name: _write_by(Engine(peer, 1), arguments) for peer in _peers(arguments)}
     limits = _judge(found, peers, costs)
     _print({**answer, "texts": found, "peers_cpu_s": peers, "limits": limits})
 

@@ -111,8 +111,10 @@ def speed(arguments: argparse.Namespace) -> dict[str, Any]:
     folder = save(arguments.cache / "llava-0.5b", make)
     environment = {**os.environ, "QEFF_HOME": str(arguments.cache / "vision-store")}
     sessions: dict[str, Any] = {
-        f"qeff-zoo {one}": load(build(folder, environment, weights=one, ctx_len=1024), threads=1)
-        for one in arguments.weights
+        f"qeff-zoo {weight}": load(
+            build(folder, environment, weights=weight, ctx_len=1024), threads=1
+        )
+        for weight in arguments.weights
     }
     torch.set_num_threads(1)
     models = {
@@ -126,8 +128,8 @@ def speed(arguments: argparse.Namespace) -> dict[str, Any]:
     for _ in range(arguments.repeat + 1):
         pixels = random.standard_normal((1, 3, SIDE, SIDE), np.float32)
         text = random.integers(0, 100_000, TEXT).tolist()
-        turn = {name: ours(one, pixels, text) for name, one in sessions.items()}
-        turns.append(turn | {name: _theirs(one, pixels, text) for name, one in models.items()})
+        turn = {name: ours(session, pixels, text) for name, session in sessions.items()}
+        turns.append(turn | {name: _theirs(model, pixels, text) for name, model in models.items()})
         print(json.dumps(turns[-1]), file=sys.stderr)
     return _judged(turns[1:])
 

@@ -232,16 +232,16 @@ def find_package(reference: str) -> Package:
     Raises:
         PackageError: If there is no such package, or several, or it is damaged.
     """
-    if found := find_here(reference):
-        return found
-    made = f"`qeff-zoo pull {reference}` or " if _is_elsewhere(reference) else ""
+    if local := find_here(reference):
+        return local
+    pulling = f"`qeff-zoo pull {reference}` or " if _is_elsewhere(reference) else ""
     store = Store()
-    ours = [one.name for one in _packages(store) if store.is_built_here(one.build_key)]
+    ours = [package.name for package in _packages(store) if store.is_built_here(package.build_key)]
     near = similar_path(reference) if is_path(reference) else ""
-    near = near or did_you_mean(reference, {*ours, *(Path(one).name for one in ours)})
+    near = near or did_you_mean(reference, {*ours, *(Path(our).name for our in ours)})
     raise PackageError(
         f"No package at {reference!r}: neither a folder nor a key or model name in the store.{near} Run `qeff-zoo "
-        f"cache ls` to see what is there, or {made}`qeff-zoo build MODEL` to have one."
+        f"cache ls` to see what is there, or {pulling}`qeff-zoo build MODEL` to have one."
     )
 
 
@@ -314,5 +314,7 @@ def find_here(reference: str) -> Package | None:
 
 def _packages(store: Store) -> list[Package]:
     """Return the complete packages of the store."""
-    entries = [one for one in store.entries() if (one.kind, one.state) == ("package", "complete")]
-    return [Package.open(one.path) for one in entries]
+    entries = [
+        entry for entry in store.entries() if (entry.kind, entry.state) == ("package", "complete")
+    ]
+    return [Package.open(entry.path) for entry in entries]

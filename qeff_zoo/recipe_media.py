@@ -106,7 +106,8 @@ class Media:
     def of(cls, values: Mapping[str, Any]) -> "Self":
         """Return the declaration of a manifest's values, in which tuples are lists."""
         plain: dict[str, Any] = {
-            name: tuple(one) if isinstance(one, list) else one for name, one in values.items()
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in values.items()
         }
         return cls(**plain)
 

@@ -104,14 +104,16 @@ def _suggestion(name: str, known: Sequence[str], architectures: Sequence[str]) -
 
 def _resembles(name: str, architectures: Sequence[str]) -> bool:
     """Whether a recipe has a class with the same ending as one of a checkpoint; without classes, always."""
-    endings = {_ending(one) for one in architectures}
-    return not endings or any(_ending(one) in endings for one in find_recipe(name).architectures)
+    endings = {_ending(architecture) for architecture in architectures}
+    return not endings or any(
+        _ending(architecture) in endings for architecture in find_recipe(name).architectures
+    )
 
 
 def _ending(architecture: str) -> str:
     """Return the part of a class name that names its head: "ForCausalLM"; "Model" without a head."""
-    found = re.search(r"For[A-Z]\w*$|LMHeadModel$", architecture)
-    return found[0].replace("LMHeadModel", "ForCausalLM") if found else "Model"
+    match = re.search(r"For[A-Z]\w*$|LMHeadModel$", architecture)
+    return match[0].replace("LMHeadModel", "ForCausalLM") if match else "Model"
 
 
 def recipe_for(config: Mapping[str, Any]) -> Recipe:
@@ -145,7 +147,10 @@ def with_parts(recipe: Recipe, config: Mapping[str, Any]) -> Recipe:
     text = find_recipe(kind)
     return replace(
         recipe,
-        transforms=(*(one for one in text.transforms if _fits(one, recipe)), *recipe.transforms),
+        transforms=(
+            *(transform for transform in text.transforms if _fits(transform, recipe)),
+            *recipe.transforms,
+        ),
         retains_context=text.retains_context,
         positions_after_padding=text.positions_after_padding,
     )

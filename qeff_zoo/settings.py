@@ -34,7 +34,7 @@ _YES = ("1", "true", "yes", "on")  # as huggingface_hub reads its own
 
 @dataclass(frozen=True)
 class StoreSetting:
-    """One place where packages are shared.
+    """A location where packages are shared.
 
     Args:
         url: `hf://org/repo`, `https://host/path` or `file:///path`; may hold `{org}` and `{name}`.
@@ -66,11 +66,11 @@ def settings() -> Settings:
     """Read the settings as they are now.
 
     Raises:
-        SettingsError: The file or a variable says something else than it may.
+        SettingsError: The file or a variable has an invalid value.
     """
-    path, found = settings_file(), read_settings_file()
-    stores = tuple(_store(entry, str(path)) for entry in found.get("stores", ()))
-    trust: Mapping[str, Any] = found.get("trust", {})
+    path, content = settings_file(), read_settings_file()
+    stores = tuple(_store(entry, str(path)) for entry in content.get("stores", ()))
+    trust: Mapping[str, Any] = content.get("trust", {})
     if (text := os.environ.get(STORES_ENV)) is not None:
         stores = tuple(_named(url) for url in re.split(r"[\s,]+", text) if url)
     if text := os.environ.get(TRUST_ENV, "").strip():
@@ -133,21 +133,21 @@ def read_settings_file() -> Mapping[str, Any]:
     try:
         with path.open("rb") as file:
             raw = file.read(_LIMIT + 1)
-        found = json.loads(raw) if len(raw) <= _LIMIT else None
+        content = json.loads(raw) if len(raw) <= _LIMIT else None
     except FileNotFoundError:
         if os.environ.get(_CONFIG_ENV):
             raise _refused(path, "it is not there", f"a file, as {_CONFIG_ENV} names it") from None
         return {}
     except (OSError, ValueError, RecursionError) as error:
         raise _refused(path, str(error), "a JSON object") from error
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise _refused(path, "it holds something else", "a JSON object")
-    if unknown := sorted(found.keys() - {"stores", "trust"}):
+    if unknown := sorted(content.keys() - {"stores", "trust"}):
         raise _refused(path, f"it sets {', '.join(map(repr, unknown))}", "'stores' and 'trust'")
     for name, kind in (("stores", list), ("trust", dict)):
-        if name in found and not isinstance(found[name], kind):
-            raise _refused(path, f"{name!r} is {found[name]!r}", f"a {kind.__name__}")
-    return found
+        if name in content and not isinstance(content[name], kind):
+            raise _refused(path, f"{name!r} is {content[name]!r}", f"a {kind.__name__}")
+    return content
 
 
 def _store(entry: Any, path: str) -> StoreSetting:
@@ -185,14 +185,14 @@ def _trust(text: str, from_file: Mapping[str, Any]) -> Mapping[str, Any]:
     if not text.startswith("{"):
         return {**from_file, "mode": text}
     try:
-        found = json.loads(text)
+        content = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise _refused(TRUST_ENV, str(error), "a mode or a JSON object") from error
-    assert isinstance(found, dict)  # JSON that begins with a brace
-    return found
+    assert isinstance(content, dict)  # JSON that begins with a brace
+    return content
 
 
-def _refused(where: object, found: str, expected: str) -> SettingsError:
+def _refused(where: object, actual: str, expected: str) -> SettingsError:
     return SettingsError(
-        f"Cannot read the settings of {str(where)!r}: {found}; expected {expected}. Correct it."
+        f"Cannot read the settings of {str(where)!r}: {actual}; expected {expected}. Correct it."
     )

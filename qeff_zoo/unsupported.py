@@ -13,8 +13,6 @@ from typing import Any
 
 #: Entries of unsupported.json besides the lists of tasks.
 _GENERAL = {"kinds", "others", "parts", "singles", "newer", "elsewhere"}
-#: Words in the reason of a kind that resembles a recipe, of which `qeff-zoo new` writes a draft.
-_RESEMBLES = "a recipe would resemble"
 
 
 @cache
@@ -29,11 +27,21 @@ def tasks() -> tuple[str, ...]:
     return tuple(name for name in reasons() if name not in _GENERAL)
 
 
-def kinds() -> Collection[str]:
+def kinds() -> Mapping[str, tuple[str, ...]]:
+    """Return the types that no task computes, by their common reason, which names the recipes that they resemble."""
+    return {_reason(kind): tuple(kind["types"]) for kind in reasons()["others"].values()}
+
+
+def draftable() -> Collection[str]:
     """Return the reasons of kinds of architectures that another task may compute, or that resemble a recipe."""
     of_tasks: Mapping[str, str] = reasons()["kinds"]
-    others = (kind["reason"] for kind in reasons()["others"].values())
-    return [*of_tasks.values(), *(reason for reason in others if _RESEMBLES in reason)]
+    others = reasons()["others"].values()
+    return [*of_tasks.values(), *(_reason(kind) for kind in others if "resembles" in kind)]
+
+
+def _reason(kind: Mapping[str, Any]) -> str:
+    recipes = " or ".join(f"recipes/{name}.py" for name in kind.get("resembles", ()))
+    return f"{kind['reason']} A recipe would resemble {recipes}." if recipes else kind["reason"]
 
 
 @cache
@@ -43,20 +51,22 @@ def _entries() -> Mapping[str, Mapping[str, Any]]:
     A reason of its own has precedence over that of a kind, and an earlier list over a later one.
     """
     content = reasons()
-    found: dict[str, Mapping[str, Any]] = {}
-    for name in reversed(tasks()):
-        for one, entry in content[name].items():
+    entries: dict[str, Mapping[str, Any]] = {}
+    for task in reversed(tasks()):
+        for name, entry in content[task].items():
             if entry.get("kind") == "encoder":
                 continue  # of another task than its own
             kind = content["kinds"].get(entry.get("kind"))
-            if "reason" in entry or one not in found:
-                found[one] = {"reason": entry.get("reason", kind)}
-    for kind in content["others"].values():
-        found |= {name: {"reason": kind["reason"]} for name in kind["types"]}
+            if "reason" in entry or name not in entries:
+                entries[name] = {"reason": entry.get("reason", kind)}
+    for reason, types in kinds().items():
+        entries |= {name: {"reason": reason} for name in types}
     newer = "It is new in transformers {}, which this release does not use yet."
-    found |= {name: {"reason": newer.format(one)} for name, one in content["newer"].items()}
-    found |= content["singles"] | content["elsewhere"]
-    return found | {name: {"wholes": wholes} for name, wholes in content["parts"].items()}
+    entries |= {
+        name: {"reason": newer.format(release)} for name, release in content["newer"].items()
+    }
+    entries |= content["singles"] | content["elsewhere"]
+    return entries | {name: {"wholes": wholes} for name, wholes in content["parts"].items()}
 
 
 def unsupported_types() -> set[str]:

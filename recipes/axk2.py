@@ -2,7 +2,7 @@
 """A.X K2, `transformers.models.axk2`.
 
 Unusual: DeepSeek V3.2 with gates: norms before attention and before experts are followed by a low-rank gate, and what
-attention gives is gated by what its queries are made of. Light checkpoints select experts among all, not in groups.
+attention returns is gated by the input of its queries. Light checkpoints select experts among all, not in groups.
 """
 
 from dataclasses import replace

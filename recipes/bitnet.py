@@ -2,7 +2,7 @@
 """BitNet b1.58 with weights in floating point, `transformers.models.bitnet`.
 
 Unusual: a norm before the last matrix of attention and of the MLP; the gate is a squared ReLU. Checkpoints whose config
-asks for ternary weights are refused: rounding belongs to their arithmetic.
+requests ternary weights are refused: rounding belongs to their arithmetic.
 """
 
 from dataclasses import replace

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """BLIP-2, `transformers.models.blip_2`: learned queries sum up an image in rows of one number, and OPT reads them.
 
-Unusual: its forward asks for an image in every call, so that tokens behind a prompt are its language model's alone;
+Unusual: its forward requires an image in every call, so that tokens behind a prompt are its language model's alone;
 the image stands before the token that begins the text. Checkpoints with Flan-T5 inside are no decoders, and refused.
 """
 

@@ -27,7 +27,7 @@ _BACKBONE = {
     "out_features": ["stage2", "stage3", "stage4"],
 }
 _TINY = {
-    **{key: one for key, one in RT_DETR.tiny[0].config.items() if key != "backbone_config"},
+    **{key: value for key, value in RT_DETR.tiny[0].config.items() if key != "backbone_config"},
     "backbone_config": _BACKBONE,
     "encoder_in_channels": [32, 40, 48],
     "decoder_n_points": [3, 4, 2],

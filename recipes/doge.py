@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Doge without experts, `transformers.models.doge`.
 
-Unusual: scores made from the values are added to the attention scores, and can drop keys; residuals are weighted.
+Unusual: scores computed from the values are added to the attention scores, and can drop keys; residuals are weighted.
 """
 
 from dataclasses import replace

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """EmbeddingGemma 2, text alone, `transformers.models.embedding_gemma2`.
 
-Unusual: Gemma 4's layers, bidirectional, most with a window; every layer gets a residual signal of its own, made of the
-embeddings; each token is projected to the size of the text's embedding.
+Unusual: Gemma 4's layers, bidirectional, most with a window; every layer gets a residual signal of its own, from
+the embeddings; each token is projected to the size of the text's embedding.
 """
 
 from dataclasses import replace

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Llama with SwiftKV, as Snowflake/Llama-3.1-SwiftKV-8B-Instruct; `qeff_zoo.export.architectures.llama_swiftkv`.
 
-Unusual: keys and values of the later layers are made of the input of the first of them, so that prompt tokens need not
-pass these layers. Checkpoints also store the projections that those layers had before; they are not read.
+Unusual: keys and values of the later layers are computed from the input of the first of them, so that prompt tokens
+need not pass these layers. Checkpoints also store the projections that those layers had before; they are not read.
 """
 
 from dataclasses import replace

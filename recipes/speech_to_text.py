@@ -30,7 +30,9 @@ RECIPE = Recipe(
     special="An encoder of Kaldi's mel features, halved twice by convolutions; positions of sines.",
     transforms=(frames(lambda config: config.num_conv_layers), row_positions()),
     shapes={  # lengths in frames of 10 ms
-        name: replace(shape, seq_lens=tuple(one // 160 for one in shape.seq_lens), inputs_per_row=4)
+        name: replace(
+            shape, seq_lens=tuple(length // 160 for length in shape.seq_lens), inputs_per_row=4
+        )
         for name, shape in AUDIO_SEQ2SEQ_SHAPES.items()
     },
     tiny=(Tiny(config=_TINY), Tiny(config={**_TINY, "scale_embedding": False}, name="unscaled")),

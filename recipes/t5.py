@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """T5 and FLAN-T5, `transformers.models.t5`: text to text; and its encoders alone: Sentence-T5, GTR, of image models.
 
-Unusual: no positions but a bias on the scores by distance bucket, made in the first layer; scores are not scaled.
+Unusual: no positions but a bias on the scores by distance bucket, computed in the first layer; scores are not scaled.
 """
 
 from dataclasses import replace

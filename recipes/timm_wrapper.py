@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Image encoders of timm, `transformers.models.timm_wrapper`: timm/resnet50.a1_in1k and over a thousand others.
 
-Their config.json names an architecture of timm, and says what becomes of an image; labels are timm's, too.
+Their config.json names an architecture of timm, and has the settings of its image processor; labels are timm's, too.
 """
 
 from dataclasses import replace

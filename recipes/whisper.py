@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whisper and Distil-Whisper, `transformers.models.whisper`: speech in, text in its language or in English out.
 
-Unusual: windows of 30 seconds, whatever is said in them; text and times are tokens of one vocabulary.
+Unusual: windows of 30 seconds, whatever their content; text and times are tokens of one vocabulary.
 """
 
 from qeff_zoo.recipe import WINDOW_SHAPES, Recipe, Tiny

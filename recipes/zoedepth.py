@@ -15,7 +15,7 @@ from .dpt import RECIPE as DPT
 _SEGMENTING = ("out_indices", "id2label")  # of a whole BEiT
 _TINY = {
     "backbone_config": {
-        **{key: one for key, one in BEIT.tiny[0].config.items() if key not in _SEGMENTING},
+        **{key: value for key, value in BEIT.tiny[0].config.items() if key not in _SEGMENTING},
         "model_type": "beit",
         "patch_size": 8,
         "image_size": 40,

@@ -195,7 +195,7 @@ class Trials:
 
     def _answers(self, wrong: Package) -> list[Check]:
         """Run stages until one notices the damage, the short ones first."""
-        rest = tuple(one for one in self._trial.keys if not any(one in group for group in _SHORT))
+        rest = tuple(key for key in self._trial.keys if not any(key in group for group in _SHORT))
         checks: list[Check] = []
         for stages in (*_SHORT, rest):
             trial = self._try(wrong, stages)
@@ -234,13 +234,15 @@ def _result(fault: str, kind: str, checks: list[Check]) -> Result:
         limited = [check for check in failed if check["op"] == "<=" and check["threshold"]]
         measured = [*limited, *measured]
     times = [_MOST if one["value"] is None else one["value"] / one["threshold"] for one in measured]
-    exact = [one["metric"] for one in failed if one["op"] != "<="] if kind == "text" else []
+    exact = (
+        [failure["metric"] for failure in failed if failure["op"] != "<="] if kind == "text" else []
+    )
     return Result(
         fault=fault,
         kind=kind,
         noticed=bool(failed),
         times=None if kind == "text" else float(max(times)),
-        by=exact or sorted({one["stage"] for one in failed}),
+        by=exact or sorted({failure["stage"] for failure in failed}),
     )
 
 
@@ -266,11 +268,11 @@ def main(arguments: list[str]) -> int:
     given = parser.parse_args(arguments)
     found = []
     package = Package.open(given.package)
-    for one in results(package, source_of(package, str(given.checkpoint)), given.only):
-        found.append(one)
-        noticed = "noticed" if one.noticed else "-"
-        times = "" if one.times is None else f"{one.times:10.4g} times what is allowed"
-        print(f"{one.fault:50} {noticed:8} {times} {', '.join(one.by)}", flush=True)
+    for result in results(package, source_of(package, str(given.checkpoint)), given.only):
+        found.append(result)
+        noticed = "noticed" if result.noticed else "-"
+        times = "" if result.times is None else f"{result.times:10.4g} times what is allowed"
+        print(f"{result.fault:50} {noticed:8} {times} {', '.join(result.by)}", flush=True)
         if given.json:
             write(given.json, given.title or package.name, found)
     return int(found[0].noticed or not all(one.noticed for one in found[1:]))

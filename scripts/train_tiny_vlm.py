@@ -201,7 +201,7 @@ def questions(shown: Sequence[Scene], chance: random.Random) -> list[tuple[str, 
 
 def every_text() -> list[str]:
     """Return all that is said, for the tokenizer."""
-    asked = [one for kinds in (QUESTIONS, BETWEEN) for ways in kinds.values() for one in ways]
+    asked = [way for kinds in (QUESTIONS, BETWEEN) for ways in kinds.values() for way in ways]
     answered = [
         a for held in (False, True) for s in scenes(held_out=held) for a in s.answers.values()
     ]
@@ -265,7 +265,7 @@ def held_out_right(
     for count in (1, 2):
         for _ in range(DRAWN):
             every = [[one, *chance.choices(kept, k=count - 1)] for one in kept]
-            asked = [(shown, one) for shown in every for one in questions(shown, chance)]
+            asked = [(shown, question) for shown in every for question in questions(shown, chance)]
             batch = call(
                 processor, [shown for shown, _ in asked], [[one] for _, one in asked], chance
             )

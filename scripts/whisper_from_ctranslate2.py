@@ -184,7 +184,9 @@ def configs(
     if generation["is_multilingual"]:
         tasks = {name: ids[f"<|{name}|>"] for name in ("translate", "transcribe")}
         languages = range(start + 1, tasks["translate"])
-        generation["lang_to_id"] = {tokenizer.id_to_token(one): one for one in languages}
+        generation["lang_to_id"] = {
+            tokenizer.id_to_token(language): language for language in languages
+        }
         generation["task_to_id"] = tasks
     return config, generation
 

@@ -136,7 +136,7 @@ def _leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
     asked = config.getoption("--requiring")
     kept, left = [], []
     for item in items:
-        names = [one for one in _strings(item) if one in required]
+        names = [string for string in _strings(item) if string in required]
         wanted = {package for name in names for package in required[name]}
         mark = item.get_closest_marker("requiring")
         wanted |= set(mark.args if mark else ())

@@ -83,7 +83,7 @@ class SpeechCase:
         batch_size: Recordings at a time.
         generation_len: Tokens of a window at most; None for as many as the model writes, and of one that labels frames.
         threads: See `Case`.
-        language: Spoken language; None for the one that the package detects, or is made for.
+        language: Spoken language; None to let the package detect it, or if it has a single language.
         audio: File of the recording, which all of a batch are; None for noise, of which no two are alike. That fills a
             window, and has 30 seconds at most.
     """
@@ -266,16 +266,16 @@ def _doubled(most: int) -> list[int]:
 
 def _problems(case: Case, sizes: Any) -> list[str]:
     """List the reasons why a case cannot run."""
-    found = [*_out_of_bounds(case, sizes.rows)]
+    problems = [*_out_of_bounds(case, sizes.rows)]
     if sizes.encoder_ctx_len:
-        found += _misfits(case, sizes)
+        problems += _misfits(case, sizes)
     elif case.prompt_len + case.generation_len > sizes.ctx_len:
-        found.append(
+        problems.append(
             f"A prompt of {case.prompt_len:,} and {case.generation_len:,} new tokens do not fit; expected at most the "
             f"{sizes.ctx_len:,} of ctx_len together. Change --prompt-len or --generation-len, or build with a larger "
             "--ctx-len."
         )
-    return found
+    return problems
 
 
 def _out_of_bounds(case: Case | SpeechCase, rows: int) -> Iterator[str]:

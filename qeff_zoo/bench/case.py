@@ -4,7 +4,7 @@
     python -m qeff_zoo.bench.case '{"package": DIR, "repeat": 3, "case": {...}}'
 
 A case generates for a batch of prompts of random tokens, greedily and ignoring EOS, so that it always does the same
-work: once to warm up, then as often as asked. Its figures are the medians, and the memory is that of its process.
+work: once to warm up, then `repeat` times. Its figures are the medians, and the memory is that of its process.
 Of a package that writes down speech, a batch of recordings is written down each time.
 """
 
@@ -122,7 +122,7 @@ def run_once(session: Any, case: Case, number: int) -> dict[str, float]:
         session.generation(answer)  # or its error
     read = session.sources.seconds - before if of_image else 0.0
     prefill = scheduler.timings.prefill_seconds - read
-    encoded = sum(part.seconds for one in requests for part in one.encoded)
+    encoded = sum(part.seconds for request in requests for part in request.encoded)
     return {
         "ttft_s": statistics.mean(firsts) - begun,
         "prefill_s": prefill,
@@ -152,10 +152,10 @@ def measure_speech(package: Package, case: SpeechCase, repeat: int) -> SpeechFig
     from qeff_zoo.sessions import open_session
 
     session: Any = open_session(package, threads=case.threads)
-    found: dict[str, Any] = _medians(transcribe_once, session, case, repeat)
-    if "generated_tokens" in found:
-        found["generated_tokens"] = int(found["generated_tokens"])
-    return SpeechFigures(**asdict(case), **found, peak_rss_bytes=peak_rss_bytes())
+    figures: dict[str, Any] = _medians(transcribe_once, session, case, repeat)
+    if "generated_tokens" in figures:
+        figures["generated_tokens"] = int(figures["generated_tokens"])
+    return SpeechFigures(**asdict(case), **figures, peak_rss_bytes=peak_rss_bytes())
 
 
 def transcribe_once(session: Any, case: SpeechCase, number: int) -> dict[str, float]:
@@ -176,12 +176,12 @@ def transcribe_once(session: Any, case: SpeechCase, number: int) -> dict[str, fl
     writes = session.generates
     choices = {"language": case.language, "generation_len": case.generation_len} if writes else {}
     begun = time.perf_counter()
-    found = session.transcribe(recordings, **choices)
+    transcriptions = session.transcribe(recordings, **choices)
     total = time.perf_counter() - begun
     run = {
-        "audio_s": found[0].seconds,
+        "audio_s": transcriptions[0].seconds,
         "total_s": total,
-        "real_time_factor": total / sum(one.seconds for one in found),
+        "real_time_factor": total / sum(transcription.seconds for transcription in transcriptions),
     }
     if writes:
         timings = session.timings
@@ -218,9 +218,11 @@ def _request(session: Any, case: Case, prompt: list[int], number: int) -> Any:
         name: getattr(case, name) or [_noise(session, name, number)]
         for name in session.media_tokens.markers
     }
-    place = session.media_tokens.place
-    places = [token for name, some in shown.items() for token in place(name) * len(some)]
-    request = session.request([*places, *prompt], **choices, **shown)
+    placeholder = session.media_tokens.place
+    placeholders = [
+        token for name, some in shown.items() for token in placeholder(name) * len(some)
+    ]
+    request = session.request([*placeholders, *prompt], **choices, **shown)
     if request.limit < case.generation_len:
         media_tokens = len(request.prompt) - case.prompt_len
         flags = " or ".join(f"--{name.removesuffix('s')}" for name in shown)

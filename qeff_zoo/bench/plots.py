@@ -27,7 +27,7 @@ def draw(figures: Sequence[Figures], path: Path, title: str) -> None:
     speed, throughput = figure.subplots(1, 2)
     _draw(speed, by_batch, "Decode speed", "context, tokens", "tokens/s of each request")
     _draw(throughput, by_prompt, "Throughput", "batch size", "generated tokens/s in all")
-    throughput.set_xticks(sorted({one.batch_size for one in figures}))
+    throughput.set_xticks(sorted({row.batch_size for row in figures}))
     figure.suptitle(title)
     figure.savefig(path, dpi=150)
 
@@ -39,12 +39,14 @@ def curves(figures: Sequence[Figures]) -> tuple[Curves, Curves]:
     """
     by_batch: dict[str, list[tuple[float, float]]] = defaultdict(list)
     by_prompt: dict[str, list[tuple[float, float]]] = defaultdict(list)
-    for one in sorted(figures, key=lambda one: (one.batch_size, one.prompt_len)):
-        if one.decode_tokens_per_s is not None:
-            context = one.prompt_len + one.generation_len / 2
-            speed = one.decode_tokens_per_s / one.batch_size
-            by_batch[f"batch {one.batch_size}"].append((context, speed))
-        by_prompt[f"prompt of {one.prompt_len:,}"].append((one.batch_size, one.e2e_tokens_per_s))
+    for figure in sorted(figures, key=lambda one: (one.batch_size, one.prompt_len)):
+        if figure.decode_tokens_per_s is not None:
+            context = figure.prompt_len + figure.generation_len / 2
+            speed = figure.decode_tokens_per_s / figure.batch_size
+            by_batch[f"batch {figure.batch_size}"].append((context, speed))
+        by_prompt[f"prompt of {figure.prompt_len:,}"].append(
+            (figure.batch_size, figure.e2e_tokens_per_s)
+        )
     return by_batch, by_prompt
 
 

@@ -33,7 +33,7 @@ def converted(name: str) -> str | None:
     """
     for pattern, other in _FORMS.items():
         last = pattern.partition("/")[2]
-        found = re.fullmatch(pattern, name) or re.fullmatch(last, name)
-        if found:
-            return found.expand(other)
+        match = re.fullmatch(pattern, name) or re.fullmatch(last, name)
+        if match:
+            return match.expand(other)
     return None

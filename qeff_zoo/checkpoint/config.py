@@ -76,12 +76,12 @@ def token_of(config: Mapping[str, Any], name: str) -> int | None:
     """
     *parts, field = name.split(".")
     part = reduce(lambda whole, one: whole.get(one) or {}, parts, config)
-    found = part.get(field, part.get(field.replace("_id", "_index")))
-    return None if found is None else int(found)
+    token = part.get(field, part.get(field.replace("_id", "_index")))
+    return None if token is None else int(token)
 
 
 def _part_of(config: Mapping[str, Any]) -> str:
-    parts = {name: one.keys() for name, one in config.items() if isinstance(one, Mapping)}
+    parts = {name: value.keys() for name, value in config.items() if isinstance(value, Mapping)}
     read = (name for name, part in parts.items() if _TEXT in part and not _TOWERS.isdisjoint(part))
     return "" if _TEXT in config else next(read, "")
 

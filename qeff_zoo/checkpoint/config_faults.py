@@ -65,10 +65,10 @@ def fault_of_labels(config: Mapping[str, Any]) -> str | None:
     if not isinstance(named, Mapping) or not named:
         return None
     try:
-        found = sorted(int(key) for key in named)
+        numbers = sorted(int(key) for key in named)
     except ValueError:
-        found = []
-    if found != [*range(len(named))]:
+        numbers = []
+    if numbers != [*range(len(named))]:
         keys = ", ".join(map(repr, named))
         return (
             f"`id2label` in config.json names the labels {keys:.120}; expected each number from 0 to {len(named) - 1} "

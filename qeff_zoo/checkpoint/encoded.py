@@ -203,8 +203,8 @@ class Stored:
         Args:
             suffixes: Suffixes such as "qweight".
         """
-        found = (name.rpartition(".") for name in self.tensors)
-        return sorted({path for path, _, suffix in found if suffix in suffixes})
+        parts = (name.rpartition(".") for name in self.tensors)
+        return sorted({path for path, _, suffix in parts if suffix in suffixes})
 
     def tensor(
         self, name: str, dtypes: tuple[str, ...], shape: tuple[int, ...] | None = None
@@ -222,8 +222,8 @@ class Stored:
         info = self.tensors.get(name)
         wanted = f"{' or '.join(dtypes)}{'' if shape is None else f' {list(shape)}'}"
         if info is None or info.dtype not in dtypes or shape not in (None, info.shape):
-            found = f"is {info.dtype} {list(info.shape)}" if info else "is missing"
-            raise self.wrong(f"tensor {name!r} {found}", wanted)
+            state = f"is {info.dtype} {list(info.shape)}" if info else "is missing"
+            raise self.wrong(f"tensor {name!r} {state}", wanted)
         return info
 
     def matrix(self, name: str, dtypes: tuple[str, ...], *ranks: int) -> TensorInfo:

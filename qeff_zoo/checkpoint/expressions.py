@@ -195,8 +195,8 @@ def substitute(e: Expression, values: Mapping[str, Expression]) -> Expression:
         return values.get(e, e)
     match e:
         case ["concat" | "stack" as op, dim, *parts]:
-            made = [substitute(part, values) for part in parts]
-            return concat(dim, *made) if op == "concat" else stack(dim, *made)
+            substituted = [substitute(part, values) for part in parts]
+            return concat(dim, *substituted) if op == "concat" else stack(dim, *substituted)
         case ["index", i, inner]:
             return index(i, substitute(inner, values))
         case ["slice", dim, start, stop, inner]:
@@ -399,8 +399,8 @@ def _reshaped_rows(
         return whole[start:stop] if shape else whole
     each = shape[0] // length
     first = (start or 0) // each
-    found = rows(inner, read, tensors, first, -(-stop // each)).reshape(-1, *shape[1:])
-    return found[(start or 0) - first * each : stop - first * each]
+    read_rows = rows(inner, read, tensors, first, -(-stop // each)).reshape(-1, *shape[1:])
+    return read_rows[(start or 0) - first * each : stop - first * each]
 
 
 def _scaled_rows(
@@ -416,10 +416,10 @@ def _scaled_rows(
     import numpy as np
 
     within = (start, stop) if dim == 0 else (None, None)
-    found = rows(inner, read, tensors, *within)
-    now = np.sqrt(np.square(found, dtype=np.float64).sum(1 - dim, keepdims=True))
+    part = rows(inner, read, tensors, *within)
+    now = np.sqrt(np.square(part, dtype=np.float64).sum(1 - dim, keepdims=True))
     wanted = np.expand_dims(rows(lengths, read, tensors, *within), 1 - dim)
-    scaled: Array = found * (wanted / now).astype(np.float32)
+    scaled: Array = part * (wanted / now).astype(np.float32)
     return scaled if dim == 0 else scaled[start:stop]
 
 
@@ -428,15 +428,15 @@ def _concat_rows(
 ) -> "Array":
     import numpy as np
 
-    found: list[Array] = []
+    read_parts: list[Array] = []
     position = 0
     for part in parts:
         length = shape_of(part, tensors)[0]
         first = max(0, (start or 0) - position)
         last = length if stop is None else min(length, stop - position)
         if first < last:
-            found.append(rows(part, read, tensors, first, last))
+            read_parts.append(rows(part, read, tensors, first, last))
         position += length
-    if not found:
+    if not read_parts:
         return rows(parts[0], read, tensors, 0, 0)
-    return found[0] if len(found) == 1 else np.concatenate(found)
+    return read_parts[0] if len(read_parts) == 1 else np.concatenate(read_parts)

@@ -187,7 +187,7 @@ RULES: Mapping[str, _Rule] = {
     "sequence_bias": _Rule(
         "a list of pairs, such as [[[15, 3], -2.0]]: tokens and a float",
         lambda value: bool(value) and _are(_is_bias)(value),
-        read=lambda value: tuple({tuple(one[0]): one[1] for one in value}.items()),
+        read=lambda value: tuple({tuple(item[0]): item[1] for item in value}.items()),
     ),
     "exponential_decay_length_penalty": _Rule(
         "two numbers: a start and a factor",
@@ -286,8 +286,8 @@ class GenerationSettings:
             GenerationError: If `generate` would refuse a value; the message lists all of them.
         """
         chosen = {name: value for name, value in values.items() if name in names}
-        if found := [*problems(chosen)]:
-            raise GenerationError("\n".join(found))
+        if faults := [*problems(chosen)]:
+            raise GenerationError("\n".join(faults))
         return cls(
             **{
                 name: RULES[name].read(value)
@@ -317,16 +317,16 @@ class GenerationSettings:
     @property
     def sampling(self) -> dict[str, Any]:
         """Values of fields of `Sampling` that the settings determine, by name; without `temperature` if greedy."""
-        found = {
+        values = {
             name: value
             for name in ("top_k", "top_p", "min_p")
             if (value := getattr(self, name)) != getattr(_NONE, name)
         }
         if self.do_sample:
-            found = {"temperature": self.temperature, "top_k": TOP_K, **found}
+            values = {"temperature": self.temperature, "top_k": TOP_K, **values}
         if self.repetition_penalty != 1:
-            found["repetition_penalty"] = self.repetition_penalty
-        return found
+            values["repetition_penalty"] = self.repetition_penalty
+        return values
 
     def on_host(self, *, samples: bool) -> list[str]:
         """Return the settings with an effect that change logits, and that no sampler of a device applies.
@@ -402,11 +402,11 @@ def effective(config: Mapping[str, Any], generation: Mapping[str, Any] | None) -
         known["forced_bos_token_id"] = known.get("bos_token_id")
     if generation is None:
         return known
-    found = {name: value for name, value in generation.items() if value is not None}
+    values = {name: value for name, value in generation.items() if value is not None}
     fallback = {"eos_token_id"}
-    if "bos_token_id" not in found:
+    if "bos_token_id" not in values:
         fallback |= {"decoder_start_token_id", "bos_token_id"}
-    return {name: known[name] for name in fallback & known.keys()} | found
+    return {name: known[name] for name in fallback & known.keys()} | values
 
 
 def effective_of(folder: Path) -> Mapping[str, Any]:

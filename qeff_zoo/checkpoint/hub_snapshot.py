@@ -127,11 +127,11 @@ class HubSnapshot:
                 )
             )
         expected = self.digests.get(name)
-        if expected and (found := sha256_file(path)) != expected:  # the client compares sizes
+        if expected and (digest := sha256_file(path)) != expected:  # the client compares sizes
             path.resolve().unlink()
             path.unlink(missing_ok=True)
             raise CheckpointError(
-                f"{name!r} of {self.model_id!r} arrived damaged: SHA-256 {found}, expected "
+                f"{name!r} of {self.model_id!r} arrived damaged: SHA-256 {digest}, expected "
                 f"{expected}. It was removed. Run the command again to download it once more."
             )
 
@@ -252,8 +252,8 @@ def _has_index(model_id: str, revision: str | None, cache_dir: str | None) -> bo
     """Return whether the cache has the model_index.json of a pipeline."""
     from huggingface_hub import try_to_load_from_cache
 
-    found = try_to_load_from_cache(model_id, MODEL_INDEX, revision=revision, cache_dir=cache_dir)
-    return isinstance(found, str)
+    cached = try_to_load_from_cache(model_id, MODEL_INDEX, revision=revision, cache_dir=cache_dir)
+    return isinstance(cached, str)
 
 
 def _any_file(

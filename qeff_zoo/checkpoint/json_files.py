@@ -36,13 +36,15 @@ def read_objects(path: Path) -> list[dict[str, Any]]:
     Raises:
         CheckpointError: The file is unreadable, or has other content.
     """
-    found = _json(path, "a JSON list of objects")
-    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+    objects = _json(path, "a JSON list of objects")
+    if not isinstance(objects, list) or not all(
+        isinstance(detection, dict) for detection in objects
+    ):
         raise CheckpointError(
             f"{str(path)!r} holds something else than a JSON list of objects. Expected such a list. Get the file "
             "again from its source."
         )
-    return found
+    return objects
 
 
 def _json(path: Path, expected: str) -> Any:

@@ -63,17 +63,17 @@ def changes(merged: Sequence[Merged], model: Any) -> dict[str, Change]:
     Raises:
         AdapterError: An adapter does not fit the model; the message has all faults.
     """
-    found = _Changes(model)
+    collected = _Changes(model)
     for one in merged:
-        problems = list(found.add(one))
+        problems = list(collected.add(one))
         if problems:
             raise AdapterError(
                 f"Cannot merge the adapter {one.adapter.name!r} into {type(model).__name__}: {some(problems, 4)}. "
                 "Expected one that was trained on this model, for linear layers and embeddings. Use such an adapter, "
                 "or merge it with peft's merge_and_unload and build that checkpoint."
             )
-    found.untie()
-    return found.made
+    collected.untie()
+    return collected.made
 
 
 @dataclass
@@ -85,7 +85,9 @@ class _Changes:
 
     def __post_init__(self) -> None:
         self.modules = dict(self.model.named_modules())
-        self.shapes = {name: tuple(one.shape) for name, one in self.model.state_dict().items()}
+        self.shapes = {
+            name: tuple(tensor.shape) for name, tensor in self.model.state_dict().items()
+        }
 
     def untie(self) -> None:
         """Untie weights that do not change alike; peft computes the model before it merges anything."""
@@ -98,7 +100,7 @@ class _Changes:
         """Return a path in this model, which may have a head in front of the trained part; "" for none."""
         prefix = f"{self.model.base_model_prefix}."
         paths = (path, prefix + path, path.removeprefix(prefix))
-        return next((one for one in paths if one in known), "") or self._renamed(path, known)
+        return next((file for file in paths if file in known), "") or self._renamed(path, known)
 
     def _renamed(self, path: str, known: Mapping[str, Any]) -> str:
         """Return the current name of a path that transformers has renamed; "" for none."""
@@ -108,9 +110,9 @@ class _Changes:
         mapping = get_model_conversion_mapping(self.model)
         renamings = [one for one in mapping if isinstance(one, WeightRenaming)]
         prefix, ending = self.model.base_model_prefix, "" if known is self.shapes else ".weight"
-        place, _ = rename_source_key(path + ending, renamings, [], prefix, self.shapes)
-        place = place.removesuffix(ending)
-        return place if place in known else ""
+        current, _ = rename_source_key(path + ending, renamings, [], prefix, self.shapes)
+        current = current.removesuffix(ending)
+        return current if current in known else ""
 
     def add(self, one: Merged) -> Iterator[str]:
         """Add the changes of an adapter; yield its faults."""
@@ -179,14 +181,14 @@ class _Changes:
             yield f"it changes {len(inside)} parameters of {owner!r}, which has {names} of those"
             return
         name = names[len(names) - 1 - inside.index(module)]
-        place, key = f"{path}.{name}", f"{owner}.{name}"
+        parameter, key = f"{path}.{name}", f"{owner}.{name}"
         by_input = bool(getattr(layer, "is_transposed", False))
         shapes = [adapter.tensors[tensor].shape for tensor in adapter.matrices(module)]
-        count, *sides = self.shapes[place] if len(self.shapes[place]) == 3 else (0, 0, 0)
+        count, *sides = self.shapes[parameter] if len(self.shapes[parameter]) == 3 else (0, 0, 0)
         columns, rows = sides[:: 1 if by_input else -1]
         rank = adapter.rank(key)
         if shapes != [(rank * count, columns), (rows, rank * count)]:
-            yield f"its {key!r} has {[*map(list, shapes)]}, here {list(self.shapes[place])}"
+            yield f"its {key!r} has {[*map(list, shapes)]}, here {list(self.shapes[parameter])}"
             return
         if not all(np.isfinite(adapter.read(name)).all() for name in adapter.matrices(module)):
             yield f"its {key!r} is infinite or not a number"
@@ -197,57 +199,59 @@ class _Changes:
             for expert, at in enumerate(range(0, rank * count, rank))
         ]
         whole = stack(0, *(transpose(0, 1, each) if by_input else each for each in added))
-        self._become(place, plus(self._now(place), one.weight * adapter.scaling(key), whole))
+        self._become(
+            parameter, plus(self._now(parameter), one.weight * adapter.scaling(key), whole)
+        )
 
     def _add_embedding(self, one: Merged, module: str, names: tuple[str, str]) -> Iterator[str]:
-        place = self._here(f"{module}.weight", self.shapes)
+        weight = self._here(f"{module}.weight", self.shapes)
         down, up = names
-        wanted = self.shapes.get(place, ())
+        wanted = self.shapes.get(weight, ())
         (rank, rows), (columns, same) = (one.adapter.tensors[name].shape for name in names)
         if wanted != (rows, columns) or rank != same:
             yield f"its {module!r} has {rows} rows of {columns}, here {list(wanted)}"
             return
         product = matmul(transpose(0, 1, one.named(down)), transpose(0, 1, one.named(up)))
         factor = one.weight * one.adapter.scaling(module)
-        self._become(place, plus(self._now(place), factor, product))
+        self._become(weight, plus(self._now(weight), factor, product))
 
     def _replace(self, one: Merged, name: str, tensor: str) -> Iterator[str]:
-        place, shape = self._here(name, self.shapes), one.adapter.tensors[tensor].shape
-        if not place:
+        weight, shape = self._here(name, self.shapes), one.adapter.tensors[tensor].shape
+        if not weight:
             yield f"it replaces {name!r}, which is no weight of it"
-        elif shape != self.shapes[place]:
-            yield f"its {name!r} is {list(shape)}, here {list(self.shapes[place])}"
+        elif shape != self.shapes[weight]:
+            yield f"its {name!r} is {list(shape)}, here {list(self.shapes[weight])}"
         else:
-            self._become(place, one.named(self._same(one.adapter, place, tensor)))
+            self._become(weight, one.named(self._same(one.adapter, weight, tensor)))
 
-    def _same(self, adapter: Adapter, place: str, tensor: str) -> str:
+    def _same(self, adapter: Adapter, weight: str, tensor: str) -> str:
         """Return the first replacement of a tied weight that equals this one, so that both stay tied."""
         import numpy as np
 
         ties = self.model.all_tied_weights_keys
-        places = {own: self._here(name, self.shapes) for name, own in adapter.replaced.items()}
-        tied = [own for own, at in places.items() if ties.get(at, at) == ties.get(place, place)]
+        weights = {own: self._here(name, self.shapes) for name, own in adapter.replaced.items()}
+        tied = [own for own, at in weights.items() if ties.get(at, at) == ties.get(weight, weight)]
         if len(tied) == 1:
             return tensor
         value = adapter.read(tensor)
         same = (one for one in tied if one == tensor or np.array_equal(adapter.read(one), value))
         return next(same)
 
-    def _now(self, place: str) -> Expression:
+    def _now(self, weight: str) -> Expression:
         """Return the new value of a weight so far."""
-        return self.made[place].value if place in self.made else ITSELF
+        return self.made[weight].value if weight in self.made else ITSELF
 
-    def _become(self, place: str, value: Expression) -> None:
-        self.made[place] = Change(value, self.shapes[place])
+    def _become(self, weight: str, value: Expression) -> None:
+        self.made[weight] = Change(value, self.shapes[weight])
 
 
 def values_of(
-    found: Mapping[str, Change], expressions: Mapping[str, Expression], checkpoint: "Checkpoint"
+    by_name: Mapping[str, Change], expressions: Mapping[str, Expression], checkpoint: "Checkpoint"
 ) -> dict[str, Expression]:
     """Return the new values of a checkpoint's tensors.
 
     Args:
-        found: Changes by names of the model's state_dict.
+        by_name: Changes by names of the model's state_dict.
         expressions: Expressions of one program's weights over the checkpoint's tensors, by the same names.
         checkpoint: Checkpoint with its adapters.
 
@@ -255,37 +259,37 @@ def values_of(
         AdapterError: A changed weight is not one tensor of the checkpoint.
     """
     values: dict[str, Expression] = {}
-    for name in found.keys() & expressions.keys():
-        made, value = expressions[name], found[name].value
-        if isinstance(made, str) or len(sources_of(made)) == 1:
-            tensor = sources_of(made)[0]
-            if checkpoint.logical[tensor].shape != found[name].shape:
-                raise _in_another_form(name, made, checkpoint)
+    for name in by_name.keys() & expressions.keys():
+        expression, value = expressions[name], by_name[name].value
+        if isinstance(expression, str) or len(sources_of(expression)) == 1:
+            tensor = sources_of(expression)[0]
+            if checkpoint.logical[tensor].shape != by_name[name].shape:
+                raise _in_another_form(name, expression, checkpoint)
             values[tensor] = substitute(value, {ITSELF: checkpoint.values.get(tensor, tensor)})
-            assert shape_of(values[tensor], checkpoint.tensors) == found[name].shape
+            assert shape_of(values[tensor], checkpoint.tensors) == by_name[name].shape
             continue
         while value != ITSELF:  # what is added, to each of the tensors that it is made of
             match value:
                 case ["sum", factor, before, added]:
-                    for tensor, part in _parts_of(made, added, checkpoint):
+                    for tensor, part in _parts_of(expression, added, checkpoint):
                         now = values.get(tensor, checkpoint.values.get(tensor, tensor))
                         values[tensor] = plus(now, factor, part)
                     value = before
                 case _:
-                    raise _in_another_form(name, made, checkpoint)
+                    raise _in_another_form(name, expression, checkpoint)
     return values
 
 
 def _parts_of(
-    made: Expression, added: Expression, checkpoint: "Checkpoint"
+    weight: Expression, added: Expression, checkpoint: "Checkpoint"
 ) -> Iterator[tuple[str, Expression]]:
     """Yield the summands of each tensor that a weight is joined from."""
-    match made:
+    match weight:
         case str():
-            yield made, added
+            yield weight, added
         case ["stack", 0, *parts]:
-            for place, part in enumerate(parts):
-                yield from _parts_of(part, index(place, added), checkpoint)
+            for number, part in enumerate(parts):
+                yield from _parts_of(part, index(number, added), checkpoint)
         case ["concat", dim, *parts]:
             start = 0
             for part in parts:
@@ -295,12 +299,12 @@ def _parts_of(
         case ["transpose", one, other, inner]:
             yield from _parts_of(inner, transpose(one, other, added), checkpoint)
         case _:
-            raise _in_another_form("", made, checkpoint)
+            raise _in_another_form("", weight, checkpoint)
 
 
-def _in_another_form(name: str, made: Expression, checkpoint: "Checkpoint") -> AdapterError:
+def _in_another_form(name: str, weight: Expression, checkpoint: "Checkpoint") -> AdapterError:
     return AdapterError(
-        f"Cannot merge into {name or 'a weight'!r}: {checkpoint.name!r} has it in {some(sources_of(made))}, in another "
-        "form than the model. Expected one tensor of the model's shape, or tensors that it is joined of. Merge the "
-        "adapter with peft's merge_and_unload, and build that checkpoint."
+        f"Cannot merge into {name or 'a weight'!r}: {checkpoint.name!r} has it in {some(sources_of(weight))}, in "
+        "another form than the model. Expected one tensor of the model's shape, or tensors that it is joined of. Merge "
+        "the adapter with peft's merge_and_unload, and build that checkpoint."
     )

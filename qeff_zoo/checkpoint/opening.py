@@ -177,16 +177,16 @@ class Checkpoint:
     @cached_property
     def _files_of_components(self) -> Mapping[str, tuple[str, ...]]:
         """Files of the weights of each component, by folder."""
-        found = {}
+        files = {}
         for folder, entry in weight_entries(self.config, self.files).items():
             shards = {entry}
             if entry.endswith(".json"):
                 self.files.fetch([entry])
                 shards = {
-                    f"{folder}/{one}" for one in read_weight_map(self.folder / entry).values()
+                    f"{folder}/{value}" for value in read_weight_map(self.folder / entry).values()
                 }
-            found[folder] = tuple(sorted(shards))
-        return found
+            files[folder] = tuple(sorted(shards))
+        return files
 
     @cached_property
     def _weight_map(self) -> Mapping[str, str]:
@@ -278,7 +278,7 @@ class Checkpoint:
     def is_at_hand(self) -> bool:
         """Whether the weights need no download."""
         return bool(self.files.names) and all(
-            (self.folder / one).is_file() for one in self.weight_files
+            (self.folder / file).is_file() for file in self.weight_files
         )
 
     @property
@@ -306,7 +306,7 @@ class Checkpoint:
             return {
                 f"{folder}/{name}": info
                 for folder, files in self._files_of_components.items()
-                for name, info in index_tensors(self.folder / one for one in files).items()
+                for name, info in index_tensors(self.folder / file for file in files).items()
             }
         behind = module_files(self.companions)
         tensors = index_tensors(
@@ -374,9 +374,9 @@ class Checkpoint:
             return None
         with suppress(CheckpointError):  # damaged files are refused when they are read
             if self.is_at_hand and self.encoded:
-                names = {name for one in self.encoded.values() for name in one.sources}
+                names = {name for value in self.encoded.values() for name in value.sources}
                 nbytes = sum(self.stored[name].nbytes for name in names)
-                return 8 * nbytes / sum(math.prod(one.shape) for one in self.encoded.values())
+                return 8 * nbytes / sum(math.prod(value.shape) for value in self.encoded.values())
         return formats.bits_of(self.quantization)
 
     def require_finite_scales(self) -> None:
@@ -409,14 +409,14 @@ class Checkpoint:
             *self.merged,
             *([self.speculator] if self.speculator else []),
         ]
-        return {name: info for one in others for name, info in one.tensors.items()}
+        return {name: info for other in others for name, info in other.tensors.items()}
 
     @cached_property
     def _own(self) -> dict[str, TensorInfo]:
-        parts = {name for one in self.encoded.values() for name in one.sources}
+        parts = {name for value in self.encoded.values() for name in value.sources}
         parts |= self._encodings.beside
         plain = {name: info for name, info in self.stored.items() if name not in parts}
-        return plain | {name: self._decoded(name, one) for name, one in self.encoded.items()}
+        return plain | {name: self._decoded(name, tensor) for name, tensor in self.encoded.items()}
 
     def _decoded(self, name: str, encoded: "Encoded") -> TensorInfo:
         sources = [self.stored[source] for source in encoded.sources]
@@ -430,11 +430,11 @@ class Checkpoint:
             return self._own
         from qeff_zoo.checkpoint.expressions import shape_of, sources_of
 
-        made = {name: sources_of(value) for name, value in self.values.items()}
-        parts = {source for sources in made.values() for source in sources}
+        by_name = {name: sources_of(value) for name, value in self.values.items()}
+        parts = {source for sources in by_name.values() for source in sources}
         plain = {name: info for name, info in self._own.items() if name not in parts}
         return plain | {
-            name: replace(self._own[made[name][0]], name=name, shape=shape_of(value, self._own))
+            name: replace(self._own[by_name[name][0]], name=name, shape=shape_of(value, self._own))
             for name, value in self.values.items()
         }
 
@@ -532,16 +532,16 @@ def open_checkpoint(
 
 def _open(
     model: str,
-    place: Path | HubSnapshot | None,
+    location: Path | HubSnapshot | None,
     revision: str | None,
     need_weights: bool,
     access: Access,
 ) -> Checkpoint:
-    """Open a checkpoint of safetensors, or a configuration; from the Hub if no place is known."""
-    if isinstance(place, Path):
-        checkpoint = _open_path(place, revision)
+    """Open a checkpoint of safetensors, or a configuration; from the Hub if no location is known."""
+    if isinstance(location, Path):
+        checkpoint = _open_path(location, revision)
     else:
-        snapshot = place or open_snapshot(model, revision, is_wanted, **access)
+        snapshot = location or open_snapshot(model, revision, is_wanted, **access)
         checkpoint = _checkpoint(snapshot, model, model, snapshot.revision)
     if need_weights:
         checkpoint.require_weights()
@@ -556,30 +556,30 @@ def _gguf(
     revision: str | None,
     access: Access,
 ) -> Checkpoint:
-    """Open a GGUF checkpoint; for local files, check that every tensor has a place in the model."""
+    """Open a GGUF checkpoint; for local files, check that every tensor has a counterpart in the model."""
     from qeff_zoo.checkpoint.gguf import names as gguf_names
     from qeff_zoo.checkpoint.gguf import source as gguf
 
     if path is not None:
         require_no_revision(path, revision)
-    found = gguf.find(model, path, gguf_file, config_from, revision, access)
+    source = gguf.find(model, path, gguf_file, config_from, revision, access)
     original = _open(
-        found.original, as_path(found.original), None, need_weights=False, access=access
+        source.original, as_path(source.original), None, need_weights=False, access=access
     )
     checkpoint = replace(
         original,
-        name=found.name,
-        model_id=found.model_id,
-        revision=found.revision,
-        folder=found.files.folder,
+        name=source.name,
+        model_id=source.model_id,
+        revision=source.revision,
+        folder=source.files.folder,
         config={**original.config, "quantization_config": {"quant_method": "gguf"}},
-        files=found.files,
-        gguf=found.file,
+        files=source.files,
+        gguf=source.file,
     )
     if all((checkpoint.folder / name).is_file() for name in checkpoint.weight_files):
         header = checkpoint.gguf_header
-        gguf_names.places_of(found.name, checkpoint.config, header.metadata, checkpoint.stored)
-        gguf.warn_of_differences(found.name, checkpoint.text_config, header)
+        gguf_names.places_of(source.name, checkpoint.config, header.metadata, checkpoint.stored)
+        gguf.warn_of_differences(source.name, checkpoint.text_config, header)
     return checkpoint
 
 

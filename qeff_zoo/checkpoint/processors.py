@@ -123,9 +123,9 @@ def load(folder: Path) -> Any:
                 return None
         for videos in (False, True):  # few processors read settings of videos
             with suppress(*_UNLOADABLE), _own_parts(videos=videos):
-                found = AutoProcessor.from_pretrained(folder, trust_remote_code=False)
-                if isinstance(found, ProcessorMixin):
-                    return found
+                processor = AutoProcessor.from_pretrained(folder, trust_remote_code=False)
+                if isinstance(processor, ProcessorMixin):
+                    return processor
         parts: tuple[Any, ...] = (AutoImageProcessor, AutoFeatureExtractor)
         for part in parts:
             with suppress(*_UNLOADABLE):
@@ -146,8 +146,8 @@ def extractor_of(processor: Any) -> Any:
     from transformers import SequenceFeatureExtractor
 
     parts = (getattr(processor, name, None) for name in _EXTRACTORS)
-    found = next((part for part in parts if part is not None), processor)
-    return found if isinstance(found, SequenceFeatureExtractor) else None
+    extractor = next((part for part in parts if part is not None), processor)
+    return extractor if isinstance(extractor, SequenceFeatureExtractor) else None
 
 
 def is_audio_only(processor: Any) -> bool:
@@ -167,8 +167,8 @@ def _audio_settings(processor: Any, folder: Path) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     with suppress(*_UNLOADABLE):
         settings, _ = type(extractor).get_feature_extractor_dict(folder)
-    settings |= {name: one for name, one in vars(extractor).items() if name[0] != "_"}
-    plain = {name: _plain(one) for name, one in settings.items() if _is_plain(one)}
+    settings |= {name: var for name, var in vars(extractor).items() if name[0] != "_"}
+    plain = {name: _plain(setting) for name, setting in settings.items() if _is_plain(setting)}
     return {**plain, "feature_extractor_type": type(extractor).__name__}
 
 
@@ -193,32 +193,36 @@ def held(processor: Any) -> dict[str, Any]:
     """
     from PIL import Image
 
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     images = getattr(processor, "image_processor", processor)
     if hasattr(images, "valid_kwargs"):
         names = sorted(images.valid_kwargs.__annotations__.keys() - _OF_CALL)
         settings = {name: getattr(images, name, None) for name in names}
         settings |= {k: v for k, v in options_of(processor).items() if k in settings}
         settings = {name: _plain(value) for name, value in settings.items()}
-        unset = {name: False for name, one in settings.items() if one is None and name[:3] == "do_"}
+        unset = {
+            name: False
+            for name, setting in settings.items()
+            if setting is None and name[:3] == "do_"
+        }
         kind = type(images).__name__
-        found["image_processor"] = {**settings, **unset, "image_processor_type": kind}
+        values["image_processor"] = {**settings, **unset, "image_processor_type": kind}
     tokens = (getattr(processor, name, None) for name in _MARKERS)
     token = next(filter(None, tokens), None)
     if token is not None:
-        found["image_token"] = str(token)
+        values["image_token"] = str(token)
     if renamed := _renamed_tokens(processor):
-        found["renamed_tokens"] = renamed
+        values["renamed_tokens"] = renamed
     if getattr(processor, "tokenizer", None) is not None:
         texts = _merged(processor).get("text_kwargs", {})
-        found["add_special_tokens"] = bool(texts.get("add_special_tokens", True))
+        values["add_special_tokens"] = bool(texts.get("add_special_tokens", True))
         if opening := _opening_of(processor):
-            found["opening"] = opening
+            values["opening"] = opening
             shown = Image.new("RGB", _SHOWN)
             expanded = _expanded(processor, f"{token}{_PROBE}", images=[shown]) if token else ""
             if expanded == f"{token}{opening}{_PROBE}":
-                found["opening_follows_images"] = True
-    return found
+                values["opening_follows_images"] = True
+    return values
 
 
 def _renamed_tokens(processor: Any) -> dict[str, str]:
@@ -230,10 +234,10 @@ def _renamed_tokens(processor: Any) -> dict[str, str]:
     methods = {*inspect.getmembers(kind, inspect.isfunction)} - {("__init__", kind.__init__)}
     read = {name for _, one in methods for name in _names_in(inspect.unwrap(one).__code__)}
     defaults = {
-        name: one.default
-        for name, one in inspect.signature(kind.__init__).parameters.items()
+        name: parameter.default
+        for name, parameter in inspect.signature(kind.__init__).parameters.items()
         if name.endswith("_token") and name in read.difference(_MARKERS)
-        if isinstance(one.default, str)
+        if isinstance(parameter.default, str)
     }
     named = {old: str(getattr(processor, name, old)) for name, old in defaults.items()}
     return {old: new for old, new in named.items() if new != old}
@@ -241,7 +245,7 @@ def _renamed_tokens(processor: Any) -> dict[str, str]:
 
 def _names_in(code: CodeType) -> set[str]:
     """Return the names of globals and attributes in a function's code, with the functions in it."""
-    inner = (one for one in code.co_consts if isinstance(one, CodeType))
+    inner = (const for const in code.co_consts if isinstance(const, CodeType))
     return set(code.co_names).union(*map(_names_in, inner))
 
 
@@ -287,12 +291,12 @@ def options_of(processor: Any) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     """Return a setting as a JSON value."""
     if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
+        return [_plain(item) for item in value]
     if value is None or isinstance(value, str | bool | float):
         return value
     if isinstance(value, int):  # a member of an enumeration, too
         return int(value)
-    return {str(key): _plain(one) for key, one in dict(value).items() if one is not None}
+    return {str(key): _plain(entry) for key, entry in dict(value).items() if entry is not None}
 
 
 @contextmanager
@@ -331,11 +335,13 @@ def _own_parts(*, videos: bool = False) -> Iterator[None]:
     named = processing_auto.processor_class_from_name
 
     def real(name: str) -> Any:
-        found = named(name)
-        if not getattr(found, "is_dummy", False):
-            return found
+        class_ = named(name)
+        if not getattr(class_, "is_dummy", False):
+            return class_
         known = vars(processing_auto)["PROCESSOR_MAPPING_NAMES"]
-        return _imported(name, [kind for kind, one in known.items() if one == name], "processing")
+        return _imported(
+            name, [kind for kind, value in known.items() if value == name], "processing"
+        )
 
     with (
         mock.patch.object(processing_utils, kinds, parts),
@@ -363,8 +369,8 @@ def _imported(name: str, types: Iterable[str], module: str) -> Any:
     for kind in (one.replace("-", "_") for one in types):
         path = f"transformers.models.{kind}.{module}_{kind}"
         with suppress(ModuleNotFoundError), standing_in(modules):
-            found = importlib.import_module(path)
-            return getattr(found, name or found.__all__[0])
+            imported = importlib.import_module(path)
+            return getattr(imported, name or imported.__all__[0])
     raise ImportError(f"No module of transformers defines {name!r}.")
 
 
@@ -408,7 +414,7 @@ def _images_of(folder: Path) -> Any:
         name = str(settings.get("image_processor_type") or "").removesuffix("Fast")
         if name not in named.values() and settings.get("auto_map"):
             name = str(named.get(_type_of(folder)) or "")
-        if types := [kind for kind, one in named.items() if one == name and name]:
+        if types := [kind for kind, value in named.items() if value == name and name]:
             return _imported(name, types, "image_processing").from_pretrained(folder)
     return None
 
@@ -466,14 +472,14 @@ class _Parts(UserDict[str, Any]):
             self._loading.add(kind)
             try:
                 options = {**options, "trust_remote_code": False}
-                found = self._kinds[kind].from_pretrained(folder, *args, **options)
+                processor = self._kinds[kind].from_pretrained(folder, *args, **options)
             except _UNLOADABLE:
                 if kind == "tokenizer":
                     raise
-                found = self._make(kind, Path(folder))
+                processor = self._make(kind, Path(folder))
             finally:
                 self._loading.remove(kind)
-            return None if isinstance(found, processing_utils.ProcessorMixin) else found
+            return None if isinstance(processor, processing_utils.ProcessorMixin) else processor
 
         return SimpleNamespace(from_pretrained=load, __name__=kind)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The `quantization_config` of a checkpoint whose quantizer describes it in another place, or without a method."""
+"""The `quantization_config` of a checkpoint whose quantizer writes it elsewhere, or without a method."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -19,24 +19,24 @@ def with_quantization(
         folder: Folder of config.json.
         read_json: Reader of a small file.
     """
-    found = config.get("quantization_config")
+    settings = config.get("quantization_config")
     beside, of_mlx = folder / MODELOPT, config.get("quantization")
-    if not found and beside.is_file():
+    if not settings and beside.is_file():
         content = read_json(beside)
         inner = content.get("quantization", content)
-        found = dict(inner) if isinstance(inner, Mapping) else None
+        settings = dict(inner) if isinstance(inner, Mapping) else None
         method = "modelopt"
     elif (
         isinstance(of_mlx, Mapping) and "bits" in of_mlx
     ):  # whose `quantization_config` may be older
-        found = {**of_mlx, "quant_method": "mlx", "model_type": config.get("model_type")}
+        settings = {**of_mlx, "quant_method": "mlx", "model_type": config.get("model_type")}
         method = "mlx"
-    elif found and "quant_algo" in found:
+    elif settings and "quant_algo" in settings:
         method = "modelopt"
     else:
         return dict(config)
     return (
-        {**config, "quantization_config": {"quant_method": method, **found}}
-        if found
+        {**config, "quantization_config": {"quant_method": method, **settings}}
+        if settings
         else {**config}
     )

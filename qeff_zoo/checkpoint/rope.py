@@ -7,13 +7,14 @@ from typing import Any
 
 def rope_scalings(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return the RoPE scalings of a config: one, or one per layer type."""
-    found = config.get("rope_scaling") or config.get("rope_parameters") or {}
-    by_layer = [one for one in found.values() if isinstance(one, Mapping)]
-    return by_layer or [found]
+    scalings = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    by_layer = [scaling for scaling in scalings.values() if isinstance(scaling, Mapping)]
+    return by_layer or [scalings]
 
 
 def is_dynamic(config: Mapping[str, Any]) -> bool:
     """Whether RoPE's base depends on the length beyond the model's positions, which no cache can follow."""
     return any(
-        (one.get("rope_type") or one.get("type")) == "dynamic" for one in rope_scalings(config)
+        (scaling.get("rope_type") or scaling.get("type")) == "dynamic"
+        for scaling in rope_scalings(config)
     )

@@ -56,7 +56,7 @@ _MAX_ELEMENTS = 1 << 58  # so that bytes fit an int64
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """One tensor of a checkpoint, and its place in a file.
+    """A tensor of a checkpoint, and its position in a file.
 
     Args:
         name: Name in the checkpoint.

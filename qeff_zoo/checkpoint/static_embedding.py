@@ -64,9 +64,11 @@ def converted(files: "Files", companions: Mapping[str, Path]) -> Path:
 
     modules = read_modules(companions)
     modules[0].require_own()
-    place = PurePosixPath(modules[0].folder)
-    sources = {name: str(place / name) for name in (_TOKENIZER, WEIGHTS)}
-    behind = [str(PurePosixPath(one.folder) / WEIGHTS) for one in modules[1:] if one.folder]
+    inner = PurePosixPath(modules[0].folder)
+    sources = {name: str(inner / name) for name in (_TOKENIZER, WEIGHTS)}
+    behind = [
+        str(PurePosixPath(module.folder) / WEIGHTS) for module in modules[1:] if module.folder
+    ]
     copied = {**{name: name for name in (*companions, *behind) if name in files.names}, **sources}
     if missing := sorted({*sources.values()} - files.names):
         raise CheckpointError(
@@ -113,17 +115,17 @@ def _write(folder: Path, paths: Mapping[str, Path], modules: Sequence[Module]) -
 
 def _truncation(tokenizer: Path) -> dict[str, Any]:
     """Return the length to which the tokenizer itself truncates, which sentence-transformers keeps."""
-    found = read_json(tokenizer).get("truncation") or {}
-    if not found:
+    truncation = read_json(tokenizer).get("truncation") or {}
+    if not truncation:
         return {}
-    side = str(found.get("direction", "Right")).lower()
-    return {"model_max_length": found["max_length"], "truncation_side": side}
+    side = str(truncation.get("direction", "Right")).lower()
+    return {"model_max_length": truncation["max_length"], "truncation_side": side}
 
 
 def _vectors(path: Path) -> tuple[int, int]:
     """Let a file have one vector for each token id, and return their number and size."""
     tensors = index_tensors([path])
-    name = next((one for one in _NAMES if one in tensors), None)
+    name = next((kind for kind in _NAMES if kind in tensors), None)
     if name is None or len(tensors[name].shape) != 2:
         raise CheckpointError(
             f"{str(path)!r} has the tensors {', '.join(sorted(tensors))}; expected a matrix {' or '.join(_NAMES)} of "
@@ -143,17 +145,17 @@ def _fold(path: Path, tensors: Mapping[str, TensorInfo]) -> int:
     """Write the vector of each token id, as model2vec's mapping and weights make it, and return their number."""
     import numpy as np
 
-    if any(one.dtype == "BF16" for one in tensors.values()):
+    if any(tensor.dtype == "BF16" for tensor in tensors.values()):
         raise CheckpointError(
             f"{str(path)!r} has vectors of BF16 with {' and '.join(_CHANGES)}; expected float32 or float16. Convert "
             "them."
         )
-    found = _read(path, tensors, tensors.keys())
-    vectors = found[_NAMES[1]].astype(np.float32)
-    if "mapping" in found:
-        vectors = vectors[found["mapping"].astype(np.int64)]
-    if "weights" in found:
-        vectors = vectors * found["weights"].astype(np.float32)[:, None]
+    arrays = _read(path, tensors, tensors.keys())
+    vectors = arrays[_NAMES[1]].astype(np.float32)
+    if "mapping" in arrays:
+        vectors = vectors[arrays["mapping"].astype(np.int64)]
+    if "weights" in arrays:
+        vectors = vectors * arrays["weights"].astype(np.float32)[:, None]
     _save(path, vectors)
     return len(vectors)
 

@@ -135,10 +135,10 @@ def write(folder: Path, name: str, model_id: str | None = None, *, media: bool =
         text = json.dumps(settings, indent=2, ensure_ascii=False)
         (folder / SETTINGS).write_text(f"{text}\n", encoding="utf-8")
         with _naming(name):
-            made = _serialized(tokenizer.backend_tokenizer)
-            _refuse_excess(name, made)  # SentencePiece's files have rules, too
-            _require_same(name, tokenizer.backend_tokenizer, made)
-        (folder / TOKENIZER).write_text(made, encoding="utf-8")
+            serialized = _serialized(tokenizer.backend_tokenizer)
+            _refuse_excess(name, serialized)  # SentencePiece's files have rules, too
+            _require_same(name, tokenizer.backend_tokenizer, serialized)
+        (folder / TOKENIZER).write_text(serialized, encoding="utf-8")
         for merged in _MERGED:
             (folder / merged).unlink(missing_ok=True)
     return tokenizer
@@ -191,9 +191,9 @@ def _texts(backend: Any, number: int) -> list[str]:
     return [str(decode(backend, [number], skip_special_tokens=skip)) for skip in (False, True)]
 
 
-def _require_same(name: str, backend: Any, made: str) -> None:
+def _require_same(name: str, backend: Any, serialized: str) -> None:
     """Refuse a backend that changes when it is read again: tokens that were added twice have two versions."""
-    again = type(backend).from_str(made)
+    again = type(backend).from_str(serialized)
 
     def texts(one: Any, number: int) -> list[str]:
         return [str(one.id_to_token(number)), *_texts(one, number)]
@@ -218,22 +218,24 @@ def template_of(tokenizer: Any, folder: Path, *, media: bool) -> str | None:
         folder: Folder of the checkpoint's small files.
         media: Whether a processor reads the prompts: its own template files have precedence.
     """
-    found: Any = tokenizer.chat_template
+    template: Any = tokenizer.chat_template
     if media:
         of_processor = [
             _read(folder / name).get("chat_template")
             for name in ("processor_config.json", "chat_template.json")
         ]
-        found = next(filter(None, of_processor), found)
-    if isinstance(found, dict):
-        found = found.get("default", next(iter(found.values())) if len(found) == 1 else None)
-    return found if found and isinstance(found, str) else None
+        template = next(filter(None, of_processor), template)
+    if isinstance(template, dict):
+        template = template.get(
+            "default", next(iter(template.values())) if len(template) == 1 else None
+        )
+    return template if template and isinstance(template, str) else None
 
 
 def named_templates(tokenizer: Any) -> dict[str, str]:
     """Return the chat templates beside the default one by name, such as `tool_use`, if names are words."""
-    found = tokenizer.chat_template
-    others = found.items() if isinstance(found, dict) and len(found) > 1 else ()
+    templates = tokenizer.chat_template
+    others = templates.items() if isinstance(templates, dict) and len(templates) > 1 else ()
     return {
         name: text
         for name, text in others

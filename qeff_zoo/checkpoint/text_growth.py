@@ -90,7 +90,9 @@ def excess(text: str | bytes) -> str:
     stages = growth(content)
     tokens = content.get("added_tokens")
     read = _weights(_flat(content.get("normalizer")))
-    added = sum(read.of(str(one.get("content"))) for one in tokens or () if isinstance(one, dict))
+    added = sum(
+        read.of(str(token.get("content"))) for token in tokens or () if isinstance(token, dict)
+    )
     if added > MOST_ADDED:
         return f"its added tokens may have more than {MOST_ADDED:,} characters when they are normalized"
     return next(

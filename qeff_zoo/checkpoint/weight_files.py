@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weight files of a checkpoint, by name alone, and the refusal of places without any.
+"""Weight files of a checkpoint, by name alone, and the refusal of checkpoints without any.
 
 Input: the list of a checkpoint's files. Output: the safetensors file or the index of its shards, or a GGUF file. Pickle
     is never read, since it can execute code.
@@ -110,20 +110,21 @@ def gguf_entry(files: Files, requested: str) -> str:
     if requested in files.names or requested.endswith(".gguf"):
         return requested
     models = gguf_models(files)
-    found = [name for name in models if names_gguf(requested, name)]
-    if len(found) != 1:
+    matching = [name for name in models if names_gguf(requested, name)]
+    if len(matching) != 1:
         raise CheckpointError(
-            f"{len(found) or 'No'} GGUF files of quantization {requested!r} in {files}: {some(found or models, 20)}. "
-            "Expected the name of one file, or of a quantization that one file has. Name the file."
+            f"{len(matching) or 'No'} GGUF files of quantization {requested!r} in {files}: "
+            f"{some(matching or models, 20)}. Expected the name of a file, or of a quantization that one file has. "
+            "Name the file."
         )
-    return found[0]
+    return matching[0]
 
 
 def only_gguf(files: Files) -> str | None:
-    """Return the only GGUF file of a place without other weights; None for any other place.
+    """Return the only GGUF file of a checkpoint without other weights; None for any other checkpoint.
 
     Args:
-        files: The place.
+        files: Files of the checkpoint.
     """
     other = any(name.endswith(".safetensors") for name in files.names)
     models = gguf_models(files)
@@ -131,40 +132,40 @@ def only_gguf(files: Files) -> str | None:
 
 
 def has_weights(files: Files, folders: Collection[str] = ()) -> bool:
-    """Return whether a place has a file of weights of any kind, adapters and pickles too.
+    """Return whether a checkpoint has a file of weights of any kind, adapters and pickles too.
 
     Args:
-        files: The place.
+        files: Files of the checkpoint.
         folders: Folders of the components of a pipeline, which are searched as well.
     """
     kinds = (".safetensors", ".gguf", *_PICKLES, _INDEX, ADAPTER)
-    places = {"", *folders}
-    return any(name.endswith(kinds) for name in files.names if name.rpartition("/")[0] in places)
+    prefixes = {"", *folders}
+    return any(name.endswith(kinds) for name in files.names if name.rpartition("/")[0] in prefixes)
 
 
 def no_weights(files: Files) -> CheckpointError:
-    """Return the error of a place without safetensors weights.
+    """Return the error of a checkpoint without safetensors weights.
 
     Args:
-        files: The place.
+        files: Files of the checkpoint.
     """
     names = sorted(name for name in files.names if "/" not in name)
     if ADAPTER in names:
         return _is_adapter(files)
     expected = f"Expected {_WEIGHTS!r} or {_INDEX!r}."
-    if found := [name for name in names if name.endswith(".safetensors")]:
+    if weights := [name for name in names if name.endswith(".safetensors")]:
         return CheckpointError(
-            f"No weights of a whole model in {files}, only other safetensors: {some(found)}. {expected} "
+            f"No weights of a whole model in {files}, only other safetensors: {some(weights)}. {expected} "
             "Use a checkpoint with standard names."
         )
-    if found := [name for name in names if name.endswith(".gguf")]:
+    if weights := [name for name in names if name.endswith(".gguf")]:
         return CheckpointError(
-            f"No safetensors in {files}, only GGUF: {some(found, 20)}. {expected} Name one of the GGUF files, or its "
+            f"No safetensors in {files}, only GGUF: {some(weights, 20)}. {expected} Name one of the GGUF files, or its "
             "quantization, with --gguf-file."
         )
-    if found := [name for name in names if name.endswith(_PICKLES)]:
+    if weights := [name for name in names if name.endswith(_PICKLES)]:
         return CheckpointError(
-            f"Refused the weights in {files}, which are pickle: {some(found)}. Reading a pickle "
+            f"Refused the weights in {files}, which are pickle: {some(weights)}. Reading a pickle "
             f"can run code. {expected} Where you trust the files, convert with "
             "`AutoModel.from_pretrained(…).save_pretrained(…)` of transformers."
         )
@@ -196,12 +197,12 @@ def stacked_by_mlx(name: str, tensors: Iterable[str]) -> CheckpointError | None:
         name: Name of the checkpoint.
         tensors: Names of its tensors.
     """
-    found = next((one for one in tensors if ".switch_mlp." in one), None)
-    if found is None:
+    stacked = next((tensor for tensor in tensors if ".switch_mlp." in tensor), None)
+    if stacked is None:
         return None
     return CheckpointError(
-        f"{name!r} is a float checkpoint of mlx-lm, as its tensor {found!r} shows. Expected transformers' arrangement, "
-        "or a checkpoint that mlx quantized. Use the checkpoint that it was converted from."
+        f"{name!r} is a float checkpoint of mlx-lm, as its tensor {stacked!r} shows. Expected transformers' "
+        "arrangement, or a checkpoint that mlx quantized. Use the checkpoint that it was converted from."
     )
 
 
@@ -213,8 +214,10 @@ def undescribed(name: str, files: Files, tensors: Iterable[str]) -> CheckpointEr
         files: Files of the checkpoint.
         tensors: Names of its tensors.
     """
-    found = next((one for one in tensors if one.rpartition(".")[2] in _QUANTIZED), None)
-    if found is None:
+    quantized = next(
+        (tensor for tensor in tensors if tensor.rpartition(".")[2] in _QUANTIZED), None
+    )
+    if quantized is None:
         return None
     beside = next((one for one in _BESIDE if one in files.names), None)
     path = files.folder / (beside or "")
@@ -225,7 +228,7 @@ def undescribed(name: str, files: Files, tensors: Iterable[str]) -> CheckpointEr
         else "Nothing beside it has one"
     )
     return CheckpointError(
-        f"{name!r} is quantized, as its tensor {found!r} shows, but its config.json has no `quantization_config`. "
+        f"{name!r} is quantized, as its tensor {quantized!r} shows, but its config.json has no `quantization_config`. "
         f"{there}. Expected the method there, such as {{'quant_method': 'gptq', 'bits': 4, 'group_size': 128}}. Add "
         "it to config.json, or get a newer revision of the checkpoint."
     )
@@ -269,7 +272,7 @@ def no_files(files: Files, missing: Sequence[str], count: int) -> CheckpointErro
     """Return the error of missing weight files.
 
     Args:
-        files: The place.
+        files: Files of the checkpoint.
         missing: Their relative paths.
         count: Number of files that the checkpoint names.
     """
@@ -288,10 +291,10 @@ def only_config(path: Path) -> ZooError:
 
 
 def no_config(files: Files) -> CheckpointError:
-    """Return the error of a place without config.json.
+    """Return the error of a checkpoint without config.json.
 
     Args:
-        files: The place.
+        files: Files of the checkpoint.
     """
     kinds = {PurePosixPath(name).suffix for name in files.names}
     if ADAPTER in files.names or (".gguf" in kinds and ".safetensors" not in kinds):
@@ -334,8 +337,8 @@ def shards_of(name: str) -> tuple[str, ...]:
     Args:
         name: Name such as "model-00001-of-00003.gguf".
     """
-    found = _SHARD.fullmatch(name)
-    if not found or not 1 <= int(found["number"]) <= int(found["count"]) <= 1000:
+    match = _SHARD.fullmatch(name)
+    if not match or not 1 <= int(match["number"]) <= int(match["count"]) <= 1000:
         return (name,)
-    count = int(found["count"])
-    return tuple(f"{found['stem']}-{n:05d}-of-{count:05d}.gguf" for n in range(1, count + 1))
+    count = int(match["count"])
+    return tuple(f"{match['stem']}-{n:05d}-of-{count:05d}.gguf" for n in range(1, count + 1))

@@ -102,7 +102,7 @@ def _refusal(
     if command == "run" and name in chain.from_iterable(INPUTS.values()):
         required, _ = _inputs(task, parser)
         return f"{flag} does not apply to {task.name}; expected {task.reads}: {required}. Leave it out."
-    others = [one for one in NAMES if name in find(one).commands.options(command)]
+    others = [kind for kind in NAMES if name in find(kind).commands.options(command)]
     expected = f"a package for {' or '.join(others)}" if len(others) <= _FEW else "another package"
     return (
         f"{flag} does not apply to {task.name}; expected {expected}. Leave it out; `qeff-zoo {command} PACKAGE --help` "
@@ -164,7 +164,7 @@ def _hide(parser: argparse.ArgumentParser, names: Iterable[str]) -> None:
             group.description = None
     # argparse in Python 3.11 cannot format a group whose options are all hidden.
     exclusive = parser._mutually_exclusive_groups
-    exclusive[:] = [one for one in exclusive if not shown.isdisjoint(one._group_actions)]
+    exclusive[:] = [name for name in exclusive if not shown.isdisjoint(name._group_actions)]
 
 
 def _of_package(parser: argparse.ArgumentParser, namespace: Any) -> tuple[Collection[str], str]:
@@ -195,8 +195,8 @@ def _of_build(parser: argparse.ArgumentParser, namespace: Any) -> tuple[Collecti
         if (option.targets and target not in option.targets)
         or (task is not None and not task.takes(option))
     }
-    place = f"{task.name}, target {target}" if task else f"target {target}"
-    return hidden, f"Options for {place}. --help-all shows those of every task and target."
+    scope = f"{task.name}, target {target}" if task else f"target {target}"
+    return hidden, f"Options for {scope}. --help-all shows those of every task and target."
 
 
 def _task_of_model(namespace: Any) -> Task | None:
@@ -231,7 +231,7 @@ def _config_of(model: str, revision: str | None) -> Path | None:
     from huggingface_hub.errors import HFValidationError
 
     try:
-        found = try_to_load_from_cache(model, "config.json", revision=revision)
+        cached = try_to_load_from_cache(model, "config.json", revision=revision)
     except HFValidationError:
         return None
-    return Path(found) if isinstance(found, str) else None
+    return Path(cached) if isinstance(cached, str) else None

@@ -330,14 +330,16 @@ class Chat:
         self.conversation.choices = {
             **choices,
             "generation_len": after.pop("generation_len"),
-            "sampling": Sampling(**{key: one for key, one in after.items() if one is not None}),
+            "sampling": Sampling(
+                **{key: entry for key, entry in after.items() if entry is not None}
+            ),
         }
 
     def _load(self, name: str) -> None:
         try:
             stored = json.loads(read_text(name))
             messages = stored["messages"]
-            if not all(isinstance(one, dict) for one in messages):
+            if not all(isinstance(message, dict) for message in messages):
                 raise TypeError  # noqa: TRY301 -- one error for all that is no conversation
         except OSError as error:
             raise GenerationError(

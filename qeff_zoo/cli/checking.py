@@ -82,7 +82,7 @@ def _stale(arguments: argparse.Namespace) -> int:
 
     store = Store()
     named = [find_package(arguments.package)] if arguments.package else store.packages()
-    found = []
+    stale = []
     for package in named:
         if package.validated == "none" or not (why := staleness(package, store)):
             continue
@@ -96,7 +96,7 @@ def _stale(arguments: argparse.Namespace) -> int:
             one |= {"passed": record.passed, "failures": record.failures}
         except ZooError as error:
             one |= {"passed": False, "failures": [str(error)]}
-        found.append(one)
+        stale.append(one)
         if not arguments.json:
             name = f"{package.name} {package.build_key[:12]}"
             print(f"{name}: stale: {'; '.join(why)}")
@@ -104,10 +104,10 @@ def _stale(arguments: argparse.Namespace) -> int:
                 f"{name}: {'agrees' if one['passed'] else 'FAILS: ' + '; '.join(one['failures'])}"
             )
     if arguments.json:
-        print_json(found)
-    elif not found:
+        print_json(stale)
+    elif not stale:
         print("No evidence is stale.")
-    return int(not all(one["passed"] for one in found))
+    return int(not all(one["passed"] for one in stale))
 
 
 def _perplexity(arguments: argparse.Namespace) -> int:
@@ -127,7 +127,7 @@ def _perplexity(arguments: argparse.Namespace) -> int:
         stride=arguments.stride,
         batch_size=arguments.batch_size,
     )
-    found = comparison.compare(
+    result = comparison.compare(
         {"package": package},
         scoring,
         checkpoint=arguments.checkpoint,
@@ -136,9 +136,9 @@ def _perplexity(arguments: argparse.Namespace) -> int:
         reporter=reporter(arguments),
     )
     if arguments.json:
-        print_json(found.as_dict())
+        print_json(result.as_dict())
     else:
-        print(found)
+        print(result)
     return 0
 
 

@@ -32,7 +32,7 @@ def describe(package: Package) -> str:
         package: Any package.
 
     Returns:
-        Several lines, without colours, safe for a terminal whatever the manifest says.
+        Several lines, without colours and without control characters of the manifest.
     """
     manifest = package.manifest
     title = f"{package.name}: {package.task} ({package.model_type}) for target {package.target}"
@@ -65,9 +65,11 @@ def _generation(package: Package) -> str:
 
 def _facts(package: Package) -> Iterator[Sequence[str]]:
     manifest = package.manifest
-    weights, made = manifest["weights"], manifest["provenance"]
-    stages = ", ".join(f"{stage} {seconds:.1f} s" for stage, seconds in made["seconds"].items())
-    peak = f"{human_size(made['peak_rss_bytes'])} of memory at most"
+    weights, provenance = manifest["weights"], manifest["provenance"]
+    stages = ", ".join(
+        f"{stage} {seconds:.1f} s" for stage, seconds in provenance["seconds"].items()
+    )
+    peak = f"{human_size(provenance['peak_rss_bytes'])} of memory at most"
     needs = manifest["target"]["needs"]
     yield "path", str(package.path)
     yield "build key", package.build_key
@@ -92,8 +94,8 @@ def _facts(package: Package) -> Iterator[Sequence[str]]:
     if known and (line := targets.find(package.target).describe_sidecars(manifest)):
         yield "elsewhere", line
     yield "license", manifest["license"] or "not stated by the source"
-    dirty = ", from changed sources" if made.get("dirty") else ""
-    yield "built", f"{made['finished']} by qeff-zoo {made['version']}{dirty}"
+    dirty = ", from changed sources" if provenance.get("dirty") else ""
+    yield "built", f"{provenance['finished']} by qeff-zoo {provenance['version']}{dirty}"
     yield "took", ", ".join(text for text in (stages, peak) if text)
 
 
@@ -141,7 +143,7 @@ def _program(program: Mapping[str, Any], target: str) -> str:
 def _matrices(program: CompiledProgram) -> str:
     """Tabulate how matrices are stored that are no float32, and what they are computed with."""
     numerics, floats = program.numerics, program.numerics.activations
-    alike = Counter((one.format, one.kept, one.multiplied) for one in numerics.matrices)
+    alike = Counter((matrix.format, matrix.kept, matrix.multiplied) for matrix in numerics.matrices)
     rows = [
         [
             format.in_words,

@@ -72,12 +72,12 @@ def examine(*, proc: Path = _PROC) -> list[Finding]:
 def _python() -> Finding:
     from packaging.specifiers import SpecifierSet
 
-    found = platform.python_version()
+    running = platform.python_version()
     wanted = metadata("qeff-zoo")["Requires-Python"] or ""
     detail = (
-        f"{platform.python_implementation()} {found} on {platform.system()} {platform.machine()}"
+        f"{platform.python_implementation()} {running} on {platform.system()} {platform.machine()}"
     )
-    if SpecifierSet(wanted).contains(found, prereleases=True):
+    if SpecifierSet(wanted).contains(running, prereleases=True):
         return Finding(name="python", status="ok", detail=detail)
     return Finding(name="python", status="warn", detail=detail, advice=f"Use Python {wanted}.")
 
@@ -142,8 +142,8 @@ def _processor(proc: Path) -> Finding:
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     )
     model = fields.get("model name") or platform.processor() or platform.machine()
-    found = [flag for flag in useful if flag in flags]
-    detail = f"{model}, {cores} cores, {' '.join(found) or 'instruction sets unknown'}"
+    present = [flag for flag in useful if flag in flags]
+    detail = f"{model}, {cores} cores, {' '.join(present) or 'instruction sets unknown'}"
     if needed == "avx2" and flags and flags.isdisjoint(_SUM_INTEGERS):
         detail += "; without VNNI and AMX --weights w8a8 is no faster than int8"
     if flags and needed and needed not in flags:
@@ -208,15 +208,17 @@ def _endpoint() -> Finding:
     if parts.scheme not in ("http", "https") or not parts.hostname:
         advice = "Set HF_ENDPOINT to a URL like https://huggingface.co."
         return Finding(name="hub", status="warn", detail="HF_ENDPOINT is not a URL", advice=advice)
-    place = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"  # without a password
+    endpoint = (
+        f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"  # without a password
+    )
     if names := offline_settings():
         return Finding(
             name="hub",
             status="warn",
-            detail=f"{place}, but offline ({', '.join(names)})",
+            detail=f"{endpoint}, but offline ({', '.join(names)})",
             advice=f"Unset {' and '.join(names)} to download models.",
         )
-    return Finding(name="hub", status="ok", detail=place)
+    return Finding(name="hub", status="ok", detail=endpoint)
 
 
 def _token() -> Finding:

@@ -80,13 +80,13 @@ def run_command(arguments: argparse.Namespace) -> int:
         print_json(report.as_dict())
         return int(bool(report.red))
     rows = [
-        [str(one.cell.wanted), one.cell.package_key[:_KEY], one.state,
-         f"{sum(result.seconds for result in one.results.values()):.1f}"]
-        for one in report.cells
+        [str(cell.cell.wanted), cell.cell.package_key[:_KEY], cell.state,
+         f"{sum(result.seconds for result in cell.results.values()):.1f}"]
+        for cell in report.cells
     ]  # fmt: skip
     print(table(rows, ["package", "build key", "state", "seconds"]))
-    _print_reasons((str(one.cell.wanted), one.state, one.reason) for one in report.cells)
-    _print_totals(one.state for one in report.cells)
+    _print_reasons((str(cell.cell.wanted), cell.state, cell.reason) for cell in report.cells)
+    _print_totals(cell.state for cell in report.cells)
     return int(bool(report.red))
 
 

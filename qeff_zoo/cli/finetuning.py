@@ -31,7 +31,7 @@ def finetune_command(arguments: argparse.Namespace) -> None:
     from qeff_zoo.finetuning.config_files import read
 
     config = read(
-        arguments.config, {one.name: getattr(arguments, one.name) for one in fields(Config)}
+        arguments.config, {field.name: getattr(arguments, field.name) for field in fields(Config)}
     )
     train(config, arguments)
 
@@ -45,31 +45,31 @@ def train(config: Config, arguments: argparse.Namespace) -> None:
     """
     from qeff_zoo.finetuning.finetune import finetune
 
-    found = finetune(config, resume=arguments.resume, reporter=reporter(arguments))
-    if found is None:
+    result = finetune(config, resume=arguments.resume, reporter=reporter(arguments))
+    if result is None:
         return  # the first process of torchrun prints it
     if arguments.json:
-        print_json(found.as_dict())
+        print_json(result.as_dict())
         return
-    print(_summary(found), file=sys.stderr)
-    print(found.path)
+    print(_summary(result), file=sys.stderr)
+    print(result.path)
 
 
-def _summary(found: "Finetuned") -> str:
+def _summary(result: "Finetuned") -> str:
     """Return a summary of the training data and the loss."""
-    train = found.train
+    train = result.train
     lines = [
-        f"{train['examples']:,} examples of {train['tokens']:,} tokens, {found.steps:,} steps, {found.seconds:,.1f} s"
+        f"{train['examples']:,} examples of {train['tokens']:,} tokens, {result.steps:,} steps, {result.seconds:,.1f} s"
     ]
-    for name, part in (("to train on", found.train), ("to validate on", found.validation)):
+    for name, part in (("to train on", result.train), ("to validate on", result.validation)):
         if part.get("cut"):
             lines.append(
                 f"{part['cut']:,} rows {name} were longer than max_length and cut; {part['dropped']:,} of them had no "
                 "answer left, and were dropped"
             )
-    if found.first:
-        lines.append(f"before  {_figures(found.first)}")
-        lines.append(f"after   {_figures(found.last)}")
+    if result.first:
+        lines.append(f"before  {_figures(result.first)}")
+        lines.append(f"after   {_figures(result.last)}")
     return "\n".join(lines)
 
 
@@ -101,9 +101,9 @@ def _add_finetune(commands: Any) -> None:
     )
     groups = {name: parser.add_argument_group(title) for name, title in _GROUPS.items()}
     types = get_type_hints(Config)
-    for one in fields(Config):
-        groups[one.metadata["section"]].add_argument(
-            flag(one.name), help=_help(one), **_facts(types[one.name])
+    for field in fields(Config):
+        groups[field.metadata["section"]].add_argument(
+            flag(field.name), help=_help(field), **_facts(types[field.name])
         )
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress bars")
 

@@ -104,13 +104,13 @@ def cache_verify_command(arguments: argparse.Namespace) -> int:
     from qeff_zoo.store import Store
 
     store = Store()
-    found = store.verify()
+    damages = store.verify()
     if arguments.json:
-        print_json(found)
+        print_json(damages)
     else:
-        for key, problems in found.items():
+        for key, problems in damages.items():
             print(f"{name_at(store.folder(key))}: {'; '.join(problems) or 'intact'}")
-    return 1 if any(found.values()) else 0
+    return 1 if any(damages.values()) else 0
 
 
 def doctor_command(arguments: argparse.Namespace) -> None:
@@ -122,10 +122,15 @@ def doctor_command(arguments: argparse.Namespace) -> None:
         print_json([asdict(finding) for finding in findings])
     else:
         cells = [
-            "\n".join(textwrap.fill(text, _COLUMN) for text in (one.detail, one.advice) if text)
-            for one in findings
+            "\n".join(
+                textwrap.fill(text, _COLUMN) for text in (finding.detail, finding.advice) if text
+            )
+            for finding in findings
         ]
-        rows = [[one.status, one.name, cell] for one, cell in zip(findings, cells, strict=True)]
+        rows = [
+            [finding.status, finding.name, cell]
+            for finding, cell in zip(findings, cells, strict=True)
+        ]
         print(table(rows, ["", "what", "found, and advice"]))
 
 

@@ -42,7 +42,7 @@ def bench_command(arguments: argparse.Namespace) -> None:
     if arguments.record:
         _record(package, figures, busy)
     if arguments.json:
-        print_json([asdict(one) for one in figures])
+        print_json([asdict(figure) for figure in figures])
     else:
         print(_speech_table(figures) if speech else _prompts_table(figures))
 
@@ -52,7 +52,7 @@ def _record(package: Package, figures: Sequence[Any], busy: float) -> None:
     from qeff_zoo.cli.doctor import processor_name
     from qeff_zoo.validation.judgement.records import add_measured
 
-    cases = [asdict(one) for one in figures]
+    cases = [asdict(figure) for figure in figures]
     where = processor_name() + (f", busy with other work: load {busy:.1f}" if busy > _IDLE else "")
     add_measured(package, {"speed": {"where": where, "cases": cases}})
 
@@ -94,14 +94,14 @@ def _prompts_table(figures: Sequence[Any]) -> str:
     tokens = {"image": figures[0].image_tokens, "audio": figures[0].audio_tokens}
     kinds = [name for name, count in tokens.items() if count]
     rows = [
-        [one.batch_size, one.prompt_len,
-         *([one.image_tokens + one.audio_tokens] if kinds else []),
-         *([] if one.encode_s is None else [f"{one.encode_s:.3f}"]),
-         one.generation_len, f"{one.ttft_s:.3f}", f"{one.prefill_tokens_per_s:,.1f}",
-         "" if one.decode_tokens_per_s is None else f"{one.decode_tokens_per_s:,.1f}",
-         f"{one.e2e_tokens_per_s:,.1f}", human_size(one.peak_rss_bytes),
-         *([f"{one.accepted_tokens:,} of {one.drafted_tokens:,}"] if one.draft else [])]
-        for one in figures
+        [figure.batch_size, figure.prompt_len,
+         *([figure.image_tokens + figure.audio_tokens] if kinds else []),
+         *([] if figure.encode_s is None else [f"{figure.encode_s:.3f}"]),
+         figure.generation_len, f"{figure.ttft_s:.3f}", f"{figure.prefill_tokens_per_s:,.1f}",
+         "" if figure.decode_tokens_per_s is None else f"{figure.decode_tokens_per_s:,.1f}",
+         f"{figure.e2e_tokens_per_s:,.1f}", human_size(figure.peak_rss_bytes),
+         *([f"{figure.accepted_tokens:,} of {figure.drafted_tokens:,}"] if figure.draft else [])]
+        for figure in figures
     ]  # fmt: skip
     timed = [] if figures[0].encode_s is None else ["encode s"]
     headers = ["batch", "prompt", *kinds, *timed, "new", "ttft s", "prefill/s", "decode/s", "all/s"]
@@ -115,10 +115,11 @@ def _speech_table(figures: Sequence[Any]) -> str:
 
     writes = figures[0].ttft_s is not None
     rows = [
-        [one.batch_size, f"{one.audio_s:.1f}",
-         *([f"{one.generated_tokens:,}", f"{one.ttft_s:.3f}", f"{one.decode_tokens_per_s:,.1f}"] if writes else []),
-         f"{one.total_s:.3f}", f"{one.real_time_factor:.4f}", human_size(one.peak_rss_bytes)]
-        for one in figures
+        [figure.batch_size, f"{figure.audio_s:.1f}",
+         *([f"{figure.generated_tokens:,}", f"{figure.ttft_s:.3f}", f"{figure.decode_tokens_per_s:,.1f}"]
+           if writes else []),
+         f"{figure.total_s:.3f}", f"{figure.real_time_factor:.4f}", human_size(figure.peak_rss_bytes)]
+        for figure in figures
     ]  # fmt: skip
     written = ["new", "ttft s", "decode/s"] if writes else []
     return table(rows, ["batch", "audio s", *written, "all s", "real-time factor", "peak memory"])

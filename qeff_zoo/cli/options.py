@@ -45,7 +45,7 @@ class CommandParser(argparse.ArgumentParser):
 
     def format_help(self) -> str:
         """Return the help; the usage of a command with many options has only its arguments."""
-        arguments = [one for one in self._actions if not one.option_strings]
+        arguments = [action for action in self._actions if not action.option_strings]
         if self.usage is None and len(self._actions) > _MANY:
             formatter = self._get_formatter()
             formatter.add_usage(None, arguments, [], "")
@@ -56,7 +56,9 @@ class CommandParser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Print the required arguments and an error, and exit with 2."""
         formatter = self._get_formatter()
-        required = [copy(one) for one in self._actions if one.required or not one.option_strings]
+        required = [
+            copy(action) for action in self._actions if action.required or not action.option_strings
+        ]
         for one in required:
             one.help = (
                 None  # a usage has no action whose help is suppressed, such as that of commands
@@ -157,12 +159,14 @@ def hosts(text: str) -> tuple[str, ...]:
     Raises:
         ArgumentTypeError: A value has another form, such as a URL.
     """
-    found = tuple(part.strip().lower() for part in text.split(","))
-    if wrong := [one for one in found if not re.fullmatch(r"(\[[^/@]+\]|[^:/@*]+)(:[0-9]+)?", one)]:
+    parts = tuple(part.strip().lower() for part in text.split(","))
+    if wrong := [
+        host for host in parts if not re.fullmatch(r"(\[[^/@]+\]|[^:/@*]+)(:[0-9]+)?", host)
+    ]:
         raise argparse.ArgumentTypeError(
             f"{wrong[0]!r} is no host. Expected HOST or HOST:PORT, without a path. Correct it."
         )
-    return found
+    return parts
 
 
 def not_empty(text: str) -> str:
@@ -209,12 +213,12 @@ def point(text: str) -> tuple[float, ...]:
 def json_object(text: str) -> dict[str, Any]:
     """Return the value of an option that is a JSON object."""
     try:
-        found = json.loads(text)
+        value = json.loads(text)
     except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
+        value = None
+    if not isinstance(value, dict):
         raise argparse.ArgumentTypeError(f"{text!r} is no JSON object; expected one")
-    return found
+    return value
 
 
 def any_hosts(text: str) -> tuple[str, ...]:
@@ -232,13 +236,13 @@ def origins(text: str) -> tuple[str, ...]:
     Raises:
         ArgumentTypeError: A value has another form, such as a URL with a path.
     """
-    found = tuple(part.strip().lower() for part in text.split(","))
+    parts = tuple(part.strip().lower() for part in text.split(","))
     pattern = r"[a-z][a-z0-9+.-]*://[^/?#@*\s]+|null|\*"
-    if wrong := [one for one in found if not re.fullmatch(pattern, one)]:
+    if wrong := [part for part in parts if not re.fullmatch(pattern, part)]:
         raise argparse.ArgumentTypeError(
             f"{wrong[0]!r} is no origin. Expected SCHEME://HOST or SCHEME://HOST:PORT, without a path. Correct it."
         )
-    return found
+    return parts
 
 
 def json_text(path: str) -> JsonText:

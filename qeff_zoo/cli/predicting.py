@@ -46,7 +46,7 @@ def predict_command(arguments: argparse.Namespace) -> None:
         )
     if arguments.plot is not None:
         require_drawable(arguments.plot)
-    found = predict(
+    prediction = predict(
         arguments.model,
         text=text,
         tokens=arguments.tokens,
@@ -56,33 +56,33 @@ def predict_command(arguments: argparse.Namespace) -> None:
         **source_of(arguments),
         reporter=reporter(arguments),
     )
-    meaning = thresholds(find(found.task).comparison)
+    meaning = thresholds(find(prediction.task).comparison)
     if arguments.plot is not None:
-        plots.draw(found.rows, arguments.plot, found.name)
+        plots.draw(prediction.rows, arguments.plot, prediction.name)
     if arguments.json:
-        print_json({**found.as_dict(), "thresholds": meaning, "assumed": _ASSUMED})
+        print_json({**prediction.as_dict(), "thresholds": meaning, "assumed": _ASSUMED})
         return
-    print(f"{found.name}: {found.tokens:,} tokens, against Hugging Face in float32\n")
-    print(_table(found.rows))
+    print(f"{prediction.name}: {prediction.tokens:,} tokens, against Hugging Face in float32\n")
+    print(_table(prediction.rows))
     print(f"\n{meaning[0].upper()}{meaning[1:]}\n{_ASSUMED}")
-    if found.spared is not None:
-        print(f"\n{_spared(found.spared)}")
+    if prediction.spared is not None:
+        print(f"\n{_spared(prediction.spared)}")
 
 
 def _table(rows: "Sequence[Figures]") -> str:
     if rows[0].top1 is None:
         headers = ["numerics", "mean cosine distance", "max", "max rel. error", "verdict"]
         cells = [
-            [one.numerics, f"{one.mean_distance:.2g}", f"{one.max_distance:.2g}",
-             f"{one.max_relative_error:.2g}", one.verdict]
-            for one in rows
+            [row.numerics, f"{row.mean_distance:.2g}", f"{row.max_distance:.2g}",
+             f"{row.max_relative_error:.2g}", row.verdict]
+            for row in rows
         ]  # fmt: skip
         return table(cells, headers)
     headers = ["numerics", "mean KL", "max KL", "top-1", "max rel. error", "perplexity", "ratio"]
     cells = [
-        [one.numerics, f"{one.mean_distance:.2g}", f"{one.max_distance:.2g}", f"{one.top1:.1%}",
-         f"{one.max_relative_error:.2g}", f"{one.perplexity:.4f}", f"{one.ratio:.4f}", one.verdict]
-        for one in rows
+        [row.numerics, f"{row.mean_distance:.2g}", f"{row.max_distance:.2g}", f"{row.top1:.1%}",
+         f"{row.max_relative_error:.2g}", f"{row.perplexity:.4f}", f"{row.ratio:.4f}", row.verdict]
+        for row in rows
     ]  # fmt: skip
     return table(cells, [*headers, "verdict"])
 

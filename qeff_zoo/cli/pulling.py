@@ -67,7 +67,7 @@ def _pull(arguments: argparse.Namespace, puller: "Puller") -> "Pulled":
             "them. Give one MODEL."
         )
     (model,) = arguments.models
-    found = resolve.resolve(
+    resolution = resolve.resolve(
         model,
         choices_of(arguments),
         key=arguments.key,
@@ -76,7 +76,7 @@ def _pull(arguments: argparse.Namespace, puller: "Puller") -> "Pulled":
         store=puller.store,
         **source_of(arguments),
     )
-    if found.verdict == resolve.BUILD and arguments.or_build:
+    if resolution.verdict == resolve.BUILD and arguments.or_build:
         from qeff_zoo import pipeline
         from qeff_zoo.plan.request import Request
 
@@ -84,11 +84,11 @@ def _pull(arguments: argparse.Namespace, puller: "Puller") -> "Pulled":
         built = pipeline.build(model, request, reporter=puller.reporter, **source_of(arguments))
         return Pulled(package=built.package, hit=False, bytes_transferred=0, source=None)
     try:
-        resolve.require(found)
+        resolve.require(resolution)
     except ZooError as error:
-        error.exit_code = found.exit_code
+        error.exit_code = resolution.exit_code
         raise
-    return bring(found, puller)
+    return bring(resolution, puller)
 
 
 def _print(pulled: "Sequence[Pulled]", arguments: argparse.Namespace, *, single: bool) -> None:
@@ -160,11 +160,11 @@ def repair_command(arguments: argparse.Namespace) -> int:
     from qeff_zoo.hub.pull.repair import repair
     from qeff_zoo.terminal.printing import human_size
 
-    found = repair(arguments.packages, reporter=reporter(arguments))
+    repaired = repair(arguments.packages, reporter=reporter(arguments))
     if arguments.json:
-        print_json([{**asdict(each), "path": str(each.path)} for each in found])
+        print_json([{**asdict(each), "path": str(each.path)} for each in repaired])
     else:
-        for each in found:
+        for each in repaired:
             state = (
                 f"still damaged: {each.error}"
                 if each.error
@@ -173,7 +173,7 @@ def repair_command(arguments: argparse.Namespace) -> int:
                 else "intact"
             )
             print(f"{name_at(each.path)}: {state}")
-    return 1 if any(each.error for each in found) else 0
+    return 1 if any(each.error for each in repaired) else 0
 
 
 def bundle_export_command(arguments: argparse.Namespace) -> None:

@@ -22,7 +22,7 @@ def quantize_command(arguments: argparse.Namespace) -> None:
     from qeff_zoo.quantizer.quantize import quantize
 
     text = None if arguments.calibration is None else read_text(arguments.calibration)
-    found = quantize(
+    result = quantize(
         arguments.model,
         arguments.output,
         QuantizeOptions(
@@ -39,19 +39,23 @@ def quantize_command(arguments: argparse.Namespace) -> None:
         reporter=reporter(arguments),
     )
     if arguments.json:
-        print_json(found.as_dict())
+        print_json(result.as_dict())
         return
-    print(_summary(found), file=sys.stderr)
-    print(found.path)
+    print(_summary(result), file=sys.stderr)
+    print(result.path)
 
 
-def _summary(found: "Quantized") -> str:
+def _summary(result: "Quantized") -> str:
     """Return a summary of the quantized matrices, by format, and of the outputs' errors."""
     rows = []
-    kinds = Counter((one.bits, one.group, one.zero_points) for one in found.matrices)
+    kinds = Counter((matrix.bits, matrix.group, matrix.zero_points) for matrix in result.matrices)
     for bits, group, zero_points in sorted(kinds):
         kind = bits, group, zero_points
-        these = [one for one in found.matrices if (one.bits, one.group, one.zero_points) == kind]
+        these = [
+            matrix
+            for matrix in result.matrices
+            if (matrix.bits, matrix.group, matrix.zero_points) == kind
+        ]
         error = sum(one.error for one in these) / len(these)
         nearest = sum(one.nearest_error for one in these) / len(these)
         rows.append(
@@ -60,14 +64,14 @@ def _summary(found: "Quantized") -> str:
                 *(len(these), f"{error:.2g}", f"{nearest:.2g}"),
             ]
         )
-    if found.floats:
-        rows.append(["floats", len(found.floats), "0", "0"])
-    unreached = sum(not one.is_reached for one in found.matrices)
+    if result.floats:
+        rows.append(["floats", len(result.floats), "0", "0"])
+    unreached = sum(not matrix.is_reached for matrix in result.matrices)
     missed = f"; no token came to {unreached:,} matrices of experts" if unreached else ""
     shown = table(rows, ["linear layers", "number", "error", "rounded to the nearest"])
     return (
-        f"{shown}\n\n{found.bits_per_weight:.3f} bits per weight; {found.measure} from the float model "
-        f"{found.distance:.2g}, on {found.calibration['tokens']:,} tokens{missed}"
+        f"{shown}\n\n{result.bits_per_weight:.3f} bits per weight; {result.measure} from the float model "
+        f"{result.distance:.2g}, on {result.calibration['tokens']:,} tokens{missed}"
     )
 
 

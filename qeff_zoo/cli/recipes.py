@@ -15,15 +15,15 @@ def list_command(arguments: argparse.Namespace) -> None:
     from qeff_zoo.validation.judgement.known_models import list_models
 
     if arguments.models:
-        found = [asdict(model) for model in list_models()]
+        models = [asdict(model) for model in list_models()]
         columns = ["model_id", "recipe", "task", "status"]
     else:
-        found = [_facts(recipe) for recipe in list_recipes()]
+        models = [_facts(recipe) for recipe in list_recipes()]
         columns = ["model_type", "tasks", "architectures"]
     if arguments.json:
-        print_json(found)
+        print_json(models)
         return
-    rows = [[_joined(entry[column]) for column in columns] for entry in found]
+    rows = [[_joined(entry[column]) for column in columns] for entry in models]
     print(table(rows, columns))
 
 
@@ -58,7 +58,7 @@ def show_command(arguments: argparse.Namespace) -> None:
     from qeff_zoo.validation.judgement.known_models import list_models
 
     recipe = find_recipe(arguments.model_type)
-    models = [one for one in list_models() if one.recipe == file_name(recipe.model_type)]
+    models = [model for model in list_models() if model.recipe == file_name(recipe.model_type)]
     shapes = {
         name: {k: v for k, v in asdict(shape).items() if v} for name, shape in recipe.shapes.items()
     }

@@ -56,8 +56,8 @@ def report(error: Exception, argv: Sequence[str]) -> str:
 
 
 def _described(error: Exception, argv: Sequence[str]) -> str:
-    found = {name: installed(name) for name in _TOOLS}
-    versions = [f"{name} {number}" for name, number in found.items() if number]
+    installed_ = {name: installed(name) for name in _TOOLS}
+    versions = [f"{name} {number}" for name, number in installed_.items() if number]
     return "\n".join(
         [
             f"qeff-zoo {version('qeff-zoo')}, Python {platform.python_version()}, {platform.platform()}",

@@ -34,15 +34,18 @@ def ls_command(arguments: argparse.Namespace) -> None:
     from qeff_zoo.store import Store
 
     snapshot = snapshot_of(remote_at(arguments.remote))
-    found = listing(snapshot, arguments.model, Store())
+    candidates = listing(snapshot, arguments.model, Store())
     for warning in snapshot.index.warnings:
         print(warning, file=sys.stderr)
     if arguments.json:
-        print_json([_describe(candidate) for candidate in found])
-    elif found:
+        print_json([_describe(candidate) for candidate in candidates])
+    elif candidates:
         rows = [
-            [one.entry.model, *_row(one, [notice_text(one.notice)] if one.notice else [])]
-            for one in found
+            [
+                candidate.entry.model,
+                *_row(candidate, [notice_text(candidate.notice)] if candidate.notice else []),
+            ]
+            for candidate in candidates
         ]
         print(table(rows, ["model", *_COLUMNS]))
     else:
@@ -132,8 +135,8 @@ def _print(resolution: "Resolution") -> None:
     chosen = resolution.chosen
     print(f"{resolution.verdict} {short_name(chosen.entry.path)}" if chosen else resolution.verdict)
     if chosen:
-        place = f"in the store, {chosen.here}" if chosen.here else f"at {chosen.remote}"
-        print(f"  {resolution.model}, {human_size(chosen.entry.size)}, {place}")
+        location = f"in the store, {chosen.here}" if chosen.here else f"at {chosen.remote}"
+        print(f"  {resolution.model}, {human_size(chosen.entry.size)}, {location}")
     for warning in resolution.warnings:
         print(f"  {warning}")
     if not chosen and resolution.nearest:
@@ -142,10 +145,10 @@ def _print(resolution: "Resolution") -> None:
         print(f"  {text}")
     rows = [
         [
-            "refused" if one.refused else "fits",
-            *_row(one, [one.difference] if one.refused else one.warnings),
+            "refused" if candidate.refused else "fits",
+            *_row(candidate, [candidate.difference] if candidate.refused else candidate.warnings),
         ]
-        for one in resolution.candidates
+        for candidate in resolution.candidates
     ]
     if rows:
         print(table(rows, ["", *_COLUMNS]))

@@ -80,7 +80,7 @@ def _words(path: str, key: str, value: Any, flags: dict[str, argparse.Action]) -
         yield from (f"--{key}={one}" for one in _listed(path, key, value))
     elif isinstance(value, str | int | float) and not isinstance(value, bool):
         yield f"--{key}={value}"
-    elif isinstance(value, list) and all(isinstance(one, str) for one in value):
+    elif isinstance(value, list) and all(isinstance(item, str) for item in value):
         yield f"--{key}={','.join(value)}"  # hosts and origins
     else:
         raise _wrong(path, key, value, "a text, a number or a list of texts")
@@ -88,7 +88,7 @@ def _words(path: str, key: str, value: Any, flags: dict[str, argparse.Action]) -
 
 def _listed(path: str, key: str, value: Any) -> list[str]:
     several = value if isinstance(value, list) else [value]
-    if not all(isinstance(one, str) for one in several):
+    if not all(isinstance(item, str) for item in several):
         raise _wrong(path, key, value, "a text or a list of texts")
     return several
 

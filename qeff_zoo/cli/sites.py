@@ -26,15 +26,15 @@ def site_command(arguments: argparse.Namespace) -> None:
     if arguments.output is not None:
         folder.require_free(arguments.output)
     with tempfile.TemporaryDirectory(prefix="qeff-zoo-site-") as scratch:
-        place = arguments.output or Path(scratch, "site")
-        facts = _write(arguments, place)
+        output = arguments.output or Path(scratch, "site")
+        facts = _write(arguments, output)
         if arguments.json:
             print_json(facts)
         elif arguments.output is not None:
-            print(place)
+            print(output)
         if arguments.serve:
             try:
-                serve(place, arguments.port, lambda url: print(url, file=sys.stderr, flush=True))
+                serve(output, arguments.port, lambda url: print(url, file=sys.stderr, flush=True))
             except KeyboardInterrupt:
                 return
 

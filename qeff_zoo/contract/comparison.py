@@ -55,7 +55,7 @@ _COSINE = Distance(
 )
 #: Logits of a language model.
 LOGITS = Comparison(name="logits", distance=_DIVERGENCE, cost=_DIVERGENCE, compares_top1=True)
-#: Logits of tokens at their own places, of a masked language model.
+#: Logits of tokens at their own positions, of a masked language model.
 MASKED_LOGITS = Comparison(
     name="masked logits", distance=_DIVERGENCE, cost=_DIVERGENCE, compares_top1=True
 )

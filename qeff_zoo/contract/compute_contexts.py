@@ -19,21 +19,21 @@ def misfits(flag: str, lengths: Sequence[int], least: int, ctx_len: int) -> list
         least: Minimum number of tokens of a call.
         ctx_len: Length of the KV cache.
     """
-    found = []
+    problems = []
     if list(lengths) != sorted(set(lengths)):
-        found.append(
+        problems.append(
             f"{flag} is {list(lengths)}, expected ascending lengths. Put the smallest one first."
         )
     if min(lengths) < least:
-        found.append(
+        problems.append(
             f"{flag} has {min(lengths)}, expected at least {least}: a call has that many tokens to read. Leave out "
             "smaller ones."
         )
     if max(lengths) > ctx_len:
-        found.append(
+        problems.append(
             f"{flag} has {max(lengths)}, more than the context of {ctx_len}. Choose at most {ctx_len}."
         )
-    return found
+    return problems
 
 
 def fit(lengths: Sequence[int], least: int, ctx_len: int) -> tuple[int, ...]:

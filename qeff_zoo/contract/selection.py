@@ -44,9 +44,9 @@ def classes_of(checkpoint: "Checkpoint", recipe: Recipe, requested: str | None) 
         requested: Task that the user requests, if any.
     """
     heads = {
-        HEAD.sub("Model", one): one
-        for one in reversed(recipe.architectures)
-        if find(recipe.task).has_head and task_of(one, recipe) == recipe.task
+        HEAD.sub("Model", architecture): architecture
+        for architecture in reversed(recipe.architectures)
+        if find(recipe.task).has_head and task_of(architecture, recipe) == recipe.task
     }
 
     def has_head(name: str) -> bool:
@@ -78,11 +78,11 @@ def choose(
         requested: Task that the user requests, if any.
         marked: Task that modules of sentence-transformers are for, if they name one.
     """
-    known = [one for one in architectures if _is_related(one, recipe)]
+    known = [architecture for architecture in architectures if _is_related(architecture, recipe)]
     made_for = [
         task
-        for one in known
-        if one in recipe.architectures and (task := computed_by(one, recipe)) is not None
+        for entry in known
+        if entry in recipe.architectures and (task := computed_by(entry, recipe)) is not None
     ]
     task, by = _first(recipe, made_for, companions, requested, marked)
     served = served_by(recipe)
@@ -94,13 +94,14 @@ def choose(
         return ChosenTask(task=recipe.task, by=by, problems=(problem,))
     both = recipe.images and recipe.audio  # of one class
     head = find(task).head_of or task
-    own = any(one in recipe.architectures for one in known)
+    own = any(entry in recipe.architectures for entry in known)
     fits = head in made_for or (find(head).on_request and _has_class(known, head))
     if own and not fits and find(task).has_head and not both:
         classes = [
-            one
-            for one in recipe.architectures
-            if task_of(one, recipe) == head or (find(head).on_request and _has_class([one], head))
+            architecture
+            for architecture in recipe.architectures
+            if task_of(architecture, recipe) == head
+            or (find(head).on_request and _has_class([architecture], head))
         ]
         others = " or ".join(dict.fromkeys(made_for or _bare(recipe)))
         problem = (
@@ -124,7 +125,7 @@ def _advice(served: Sequence[str], requested: str | None) -> str:
 
 
 def _has_class(architectures: Sequence[str], task: str) -> bool:
-    return any(one.endswith(find(task).suffixes) for one in architectures)
+    return any(architecture.endswith(find(task).suffixes) for architecture in architectures)
 
 
 def _uncomputed(name: str, recipe: Recipe, architecture: str) -> str:
@@ -159,7 +160,11 @@ def headless(recipe: Recipe, architectures: Sequence[str], task: str) -> list[st
     """
     if find(task).has_head:
         return []
-    return [one for one in architectures if _is_related(one, recipe) and HEAD.search(one)]
+    return [
+        architecture
+        for architecture in architectures
+        if _is_related(architecture, recipe) and HEAD.search(architecture)
+    ]
 
 
 def unknown_class(name: str, recipe: Recipe, architectures: Sequence[str], task: str) -> str | None:
@@ -172,7 +177,11 @@ def unknown_class(name: str, recipe: Recipe, architectures: Sequence[str], task:
         task: Task of the build.
     """
     bare = headless(recipe, architectures, task)
-    unknown = [one for one in architectures if one not in (*recipe.architectures, *bare)]
+    unknown = [
+        architecture
+        for architecture in architectures
+        if architecture not in (*recipe.architectures, *bare)
+    ]
     if not unknown:
         return None
     without = _bare(recipe) if _is_related(unknown[0], recipe) else []

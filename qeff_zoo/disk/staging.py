@@ -59,8 +59,8 @@ def staged_beside(target: Path) -> Iterator[Path]:
     """
     prefix = f".{target.name}"
     ours = re.compile(rf"{re.escape(prefix)}-[0-9a-f]{{16}}")
-    found = [path for path in staging_folders(target.parent) if ours.fullmatch(path.name)]
-    sweep(path for path in found if owner_note(path).exists())
+    stale = [path for path in staging_folders(target.parent) if ours.fullmatch(path.name)]
+    sweep(path for path in stale if owner_note(path).exists())
     with staged(target.parent, prefix) as folder:
         yield folder
 

@@ -43,11 +43,11 @@ class Calls:
             module._parameters.clear()
             module._buffers.clear()
         form = self.results[index]
-        places = {result: place for place, result in self.links.items()}
+        positions = {result: place for place, result in self.links.items()}
 
         def forward(_: Any, *args: Any, **kwargs: Any) -> Any:
             given = tree_leaves((args, kwargs))
-            taken = (places.get(result) for result in range(form.num_leaves))
+            taken = (positions.get(result) for result in range(form.num_leaves))
             handed = [None if place is None else given[place] for place in taken]
             return tree_unflatten(handed, form)
 
@@ -66,10 +66,10 @@ class _Readers(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        found = func(*args, **(kwargs or {}))
-        if self.made and (found is None or _tensors(found)):  # more than a size
+        result = func(*args, **(kwargs or {}))
+        if self.made and (result is None or _tensors(result)):  # more than a size
             self.note((args, kwargs))
-        return found
+        return result
 
     def note(self, read: Any) -> None:
         """Record that the running layer, or other code, reads the tensors."""
@@ -157,5 +157,5 @@ def watch(layers: nn.ModuleList, run: Callable[[], Any]) -> Calls | None:
 
 def _carried(results: list[Any], given: list[Any]) -> _Links:
     """Return the positions of a layer's arguments with results of the previous layer, and the results' numbers."""
-    found = {id(result): place for place, result in enumerate(results) if _tensors(result)}
-    return {place: found[id(item)] for place, item in enumerate(given) if id(item) in found}
+    positions = {id(result): place for place, result in enumerate(results) if _tensors(result)}
+    return {place: positions[id(item)] for place, item in enumerate(given) if id(item) in positions}

@@ -53,7 +53,7 @@ def extend(graph: ir.Graph, calls: list[Call], repeated: RepeatedLayers) -> None
     Args:
         graph: Changed in place.
         calls: The traced layers in order; those of one kind call one function.
-        repeated: Kinds and places of all layers.
+        repeated: Kinds and paths of all layers.
 
     Raises:
         ExportError: The traced layers do not take their results from one another, or in different ways.

@@ -40,7 +40,7 @@ def check(name: str, tokenizer: Any, folder: Path) -> None:
 
 def _fault(name: str, template: ChatTemplate) -> str | None:
     """Return why a template fails to render a chat; None if it renders one."""
-    found = None
+    fault = None
     for chat in _CHATS:
         try:
             template.render([{"role": role, "content": content} for role, content in chat])
@@ -51,12 +51,12 @@ def _fault(name: str, template: ChatTemplate) -> str | None:
                     f"renders a short chat within the budget of a package. Correct {text.TEMPLATE} or chat_template in "
                     f"{text.SETTINGS}, or remove it: then the package takes prompts as plain text."
                 ) from error
-            found = found or (text.brief(error.__cause__) if error.__cause__ else str(error))
+            fault = fault or (text.brief(error.__cause__) if error.__cause__ else str(error))
         else:
             return None
-    return found
+    return fault
 
 
-def _no_text(found: object) -> str | None:
+def _no_text(value: object) -> str | None:
     """Return why transformers' value of `chat_template` has no text; None if there is no value."""
-    return f"it is {found!r}, and no text." if found else None
+    return f"it is {value!r}, and no text." if value else None

@@ -57,7 +57,7 @@ def divide(
 
     for name, value in values.items():
         source._parameters[name] = nn.Parameter(value, requires_grad=False)
-    set_weights(layer, {name: one * scales[spread] for name, one in was.items()})
+    set_weights(layer, {name: entry * scales[spread] for name, entry in was.items()})
     return undo, values
 
 

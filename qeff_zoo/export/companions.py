@@ -63,7 +63,7 @@ def obtain(checkpoint: Checkpoint, folder: Path, task: Task, store: Store) -> No
         "versions": {name: installed(name) or "absent" for name in _MAKERS},
     }
     key = f"tx1-{digest(made_of, 'qz-text-1')}"
-    if not (made := store.companions(key)):
+    if not (companions := store.companions(key)):
         with store.stage("companions") as staged:
             with warnings.catch_warnings(record=True) as caught:
                 package(checkpoint, staged, task)
@@ -72,8 +72,8 @@ def obtain(checkpoint: Checkpoint, folder: Path, task: Task, store: Store) -> No
                 for one in caught:
                     warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
                 return
-            made = store.promote_companions(staged, key)
-    shutil.copytree(made, folder, dirs_exist_ok=True)
+            companions = store.promote_companions(staged, key)
+    shutil.copytree(companions, folder, dirs_exist_ok=True)
 
 
 def package(checkpoint: Checkpoint, folder: Path, task: Task) -> None:
@@ -149,7 +149,7 @@ def _convert_pieces(folder: Path) -> None:
     from tokenizers import decoders, models
 
     vocab = read_json(folder / "vocab.json")
-    made = tokenizers.Tokenizer(models.WordLevel(vocab, unk_token="<unk>"))
-    made.decoder = decoders.Metaspace()
-    made.add_special_tokens([piece for piece in vocab if piece[:1] == "<" and piece[-1:] == ">"])
-    made.save(str(folder / "tokenizer.json"))
+    decoder = tokenizers.Tokenizer(models.WordLevel(vocab, unk_token="<unk>"))
+    decoder.decoder = decoders.Metaspace()
+    decoder.add_special_tokens([piece for piece in vocab if piece[:1] == "<" and piece[-1:] == ">"])
+    decoder.save(str(folder / "tokenizer.json"))

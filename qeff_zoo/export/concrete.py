@@ -30,9 +30,9 @@ class Concrete(TorchFunctionMode):
     ) -> Any:
         kwargs = dict(kwargs or {})
         rule = _RULES.get(func)
-        made = rule(func, args, kwargs) if rule else None
-        if made is not None:
-            return made
+        result = rule(func, args, kwargs) if rule else None
+        if result is not None:
+            return result
         if func in _EMPTY or any(map(_is_unknown, tree_leaves((args, kwargs)))):
             return func(*args, **kwargs)
         with _disable_current_modes():
@@ -83,9 +83,9 @@ def _get_chosen(_: Any, args: Any, kwargs: Any) -> Tensor | None:
     if not _is_choice(where) or _is_traced(where) or not _is_traced(values):
         return None
     with _disable_current_modes():
-        places = where.nonzero(as_tuple=True)
-    found: Tensor = values[places]
-    return found
+        indices = where.nonzero(as_tuple=True)
+    rows: Tensor = values[indices]
+    return rows
 
 
 def _resize(func: Any, args: Any, kwargs: Any) -> Tensor | None:
@@ -161,8 +161,8 @@ def _bucketize(_: Any, args: Any, kwargs: Any) -> Tensor | None:
     if not (_is_traced(values) or _is_traced(boundaries)):
         return None
     above = torch.ge if kwargs.get("right") else torch.gt
-    found: Tensor = above(values[..., None], boundaries).sum(-1)
-    return found
+    counts: Tensor = above(values[..., None], boundaries).sum(-1)
+    return counts
 
 
 def _windows(_: Any, args: Any, kwargs: Any) -> Tensor | None:
@@ -184,10 +184,10 @@ def _lengths(_: Any, args: Any, kwargs: Any) -> list[None] | None:
 def _numbers(_: Any, args: Any, kwargs: Any) -> Tensor | None:
     """Keep symbolic sizes in a new tensor, which would get those of the example."""
     values = args[0]
-    if not isinstance(values, list) or not any(isinstance(one, torch.SymInt) for one in values):
+    if not isinstance(values, list) or not any(isinstance(value, torch.SymInt) for value in values):
         return None
     dtype = kwargs.get("dtype", torch.int64)
-    return torch.stack([torch.full((), one, dtype=dtype) for one in values])
+    return torch.stack([torch.full((), value, dtype=dtype) for value in values])
 
 
 def _bag(_: Any, args: Any, kwargs: Any) -> Tensor | None:

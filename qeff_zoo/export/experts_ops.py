@@ -11,19 +11,19 @@ def gated(gate: Tensor, up: Tensor, alpha: float, limit: float, offset: float) -
     return gate * torch.sigmoid(alpha * gate) * (up + offset)
 
 
-def mix(made: Tensor, weights: Tensor) -> Tensor:
+def mix(outputs: Tensor, weights: Tensor) -> Tensor:
     """Return the sum of the outputs of a token's experts, (T, K, H), by their routing weights (T, K)."""
-    return (weights[:, None].to(made.dtype) @ made).squeeze(1)
+    return (weights[:, None].to(outputs.dtype) @ outputs).squeeze(1)
 
 
 def multiply(x: Tensor, index: Tensor, weight: Tensor) -> Tensor:
     """Compute `routed_linear`."""
     given = x.expand(*index.shape, -1)
-    made = x.new_zeros(*index.shape, weight.shape[1])
+    products = x.new_zeros(*index.shape, weight.shape[1])
     for expert, matrix in enumerate(weight):
         chosen = index == expert
-        made[chosen] = nn.functional.linear(given[chosen], matrix)
-    return made
+        products[chosen] = nn.functional.linear(given[chosen], matrix)
+    return products
 
 
 @torch.library.custom_op("qeff_zoo::routed_linear", mutates_args=())

@@ -126,17 +126,17 @@ def _stored_names(model: Any, traced: Any) -> dict[str, str]:
     """
     kept = model.state_dict(keep_vars=True)
     first = {id(value): name for name, value in reversed(kept.items())}
-    found = {}
+    names = {}
     for name, value in traced.state_dict(keep_vars=True).items():
         same = name.removeprefix("model.")
         if same in kept or id(value) in first:
-            found[name] = same if same in kept else first[id(value)]
+            names[name] = same if same in kept else first[id(value)]
         elif isinstance(value, torch.nn.Parameter):
             raise ExportError(
                 f"The parameter {name!r} of what is traced is none of {type(model).__name__}: no checkpoint says its "
                 "value. Expected parameters of the model's own modules; keep others as buffers that are not stored."
             )
-    return found
+    return names
 
 
 def _trace(tracing: Tracing, stored: Mapping[str, str]) -> ir.Model:
@@ -238,16 +238,16 @@ def _name_initializers(graph: ir.Graph, stored: Mapping[str, str]) -> None:
     Empty matrices, such as those of no shared experts, keep their value, since no file has one. So do integers that a
     model computes itself, such as an index of relative positions: a checkpoint only repeats them.
     """
-    found = dict(graph.initializers)
+    initializers = dict(graph.initializers)
     graph.initializers.clear()
-    for traced, value in found.items():
+    for traced, value in initializers.items():
         value.name = name = stored.get(traced, traced.removeprefix("model."))
         known = value.const_value
         if traced in stored and known is not None:
-            made = 0 in known.shape or not known.dtype.is_floating_point()
+            is_created = 0 in known.shape or not known.dtype.is_floating_point()
             value.const_value = (
                 ir.tensor(known.numpy(), name=name)
-                if made
+                if is_created
                 else placeholder(name, known.dtype, known.shape)
             )
         graph.initializers[name] = value

@@ -72,10 +72,10 @@ def _cut(graph: ir.Graph, repeated: RepeatedLayers) -> list[list[ir.Node]]:
     regions: list[list[ir.Node]] = [[] for _ in repeated.traced]
     place_of: dict[ir.Node, int] = {}
     for node in graph:
-        place = _place(node, pattern, repeated.traced, place_of)
-        if place is not None and node.op_type != "Constant":
-            place_of[node] = place
-            regions[place].append(node)
+        layer = _place(node, pattern, repeated.traced, place_of)
+        if layer is not None and node.op_type != "Constant":
+            place_of[node] = layer
+            regions[layer].append(node)
     return [_with_shared(graph, nodes, place, place_of) for place, nodes in enumerate(regions)]
 
 
@@ -92,7 +92,7 @@ def _place(
 
 
 def _with_shared(
-    graph: ir.Graph, nodes: list[ir.Node], place: int, place_of: dict[ir.Node, int]
+    graph: ir.Graph, nodes: list[ir.Node], layer: int, place_of: dict[ir.Node, int]
 ) -> list[ir.Node]:
     """Copy into a region its constants, and values of other regions that depend on no layer's data."""
     copies: dict[ir.Value, ir.Value] = {}
@@ -109,14 +109,14 @@ def _with_shared(
                 "", "Constant", [], attributes=[ir.AttrTensor("value", value.const_value)]
             )
         elif producer.op_type == "Constant" or (
-            place_of.get(producer, place) != place and _is_invariant(value, place_of)
+            place_of.get(producer, layer) != layer and _is_invariant(value, place_of)
         ):
             inputs = [item and local(item, reader) for item in producer.inputs]
             copy = _copy(producer, inputs)
         else:
             return value
         for old, new in zip(producer.outputs if producer else [value], copy.outputs, strict=True):
-            new.name = f"{old.name}.{place}"
+            new.name = f"{old.name}.{layer}"
             copies[old] = new
         graph.insert_before(reader, copy)
         result.append(copy)

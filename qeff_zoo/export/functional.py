@@ -146,10 +146,10 @@ def _write_apart(program: ExportedProgram, node: Node) -> None:
     before = _first(node)
     whole = _first(before) if before.target is _ATEN.slice.Tensor and not before.kwargs else before
     names = {whole, *(one for one in _sharing_memory(before) if one < node)}
-    later = {one: [user for user in one.users if user > node] for one in names}
-    if any(one.op != "call_function" for one in names):
+    later = {name: [user for user in name.users if user > node] for name in names}
+    if any(name.op != "call_function" for name in names):
         return
-    if any(later[one] for one in names - {before, whole}):
+    if any(later[name] for name in names - {before, whole}):
         return
     node.target = _IN_PLACE[node.target]  # type: ignore[index]
     if later[whole] and whole is not before:
@@ -163,7 +163,7 @@ def _write_apart(program: ExportedProgram, node: Node) -> None:
 
 def _sharing_memory(node: Node) -> set[Node]:
     """Return a node and all whose results share memory with its result, as they did in the trace."""
-    memory, found, left = _memory(node), {node}, [node]
+    memory, sharing, left = _memory(node), {node}, [node]
     while left:
         one = left.pop()
         # Outside of training dropout returns its input, though not in a trace.
@@ -171,9 +171,9 @@ def _sharing_memory(node: Node) -> set[Node]:
             memory |= _memory(one) | _memory(_first(one))
         more = [near for near in one.users if near.target is _ATEN.dropout.default]
         more += [near for near in (*one.all_input_nodes, *one.users) if memory & _memory(near)]
-        left += {*more} - found
-        found.update(more)
-    return {one for one in found if one.op != "output"}
+        left += {*more} - sharing
+        sharing.update(more)
+    return {one for one in sharing if one.op != "output"}
 
 
 def _memory(node: Node) -> set[int]:

@@ -72,7 +72,7 @@ def _measure(
 ) -> Measured:
     streamed = Streamed(checkpoint, task)
     inputs = inputs_of(checkpoint, streamed.model.config, tokenizer)
-    found: dict[str, Any] = {}
+    measured: dict[str, Any] = {}
     factors: dict[str, Any] = {}
     with torch.no_grad():
         (hidden,) = streamed.begin([inputs])
@@ -86,24 +86,26 @@ def _measure(
                 _slopes(layer, f"{path}.", slopes) if costs else nullcontext(),
             ):
                 hidden = _run(streamed, number, hidden, costs=costs)
-            found |= _by_matrix(layer, f"{path}.", squares)
+            measured |= _by_matrix(layer, f"{path}.", squares)
             each = _costs_of(squares, slopes, hidden.shape[1])
             factors |= _by_matrix(layer, f"{path}.", each, missing=0.0)
         head = streamed.model.get_output_embeddings()
         if isinstance(head, nn.Linear):
-            name = next(name for name, one in streamed.model.named_modules() if one is head)
+            name = next(name for name, module in streamed.model.named_modules() if module is head)
             with streamed.loaded(), _squares(head, name, done=True) as squares:
                 try:
                     streamed.finish(inputs, hidden)
                 except _StopError:
-                    found |= _of_output(streamed, f"{name}.weight", squares[name])
+                    measured |= _of_output(streamed, f"{name}.weight", squares[name])
             if costs and name in squares:
                 factor = squares[name] / (2 * head.out_features)
                 factors |= dict.fromkeys(tied(streamed, f"{name}.weight"), factor)
     # Infinite inputs come of such weights, which rounding refuses by the name of their tensor.
     return Measured(
-        importance={name: _normalized(one) for name, one in found.items() if one.isfinite().all()},
-        costs={name: one.numpy() for name, one in factors.items() if one.isfinite().all()},
+        importance={
+            name: _normalized(value) for name, value in measured.items() if value.isfinite().all()
+        },
+        costs={name: value.numpy() for name, value in factors.items() if value.isfinite().all()},
     )
 
 
@@ -151,8 +153,8 @@ def _costs_of(
 ) -> dict[str, Tensor]:
     """Return what a squared error costs, by matrix and column."""
     return {
-        name: one * (_NATS / tokens * slopes[name])
-        for name, one in squares.items()
+        name: square * (_NATS / tokens * slopes[name])
+        for name, square in squares.items()
         if name in slopes
     }
 
@@ -169,7 +171,7 @@ def inputs_of(
     """
     size = int(config.get_text_config().vocab_size)
     known = set(tokenizer.vocabulary.values()) - tokenizer.added.keys() if tokenizer else set()
-    ids = sorted(one for one in known if one < size) or range(size)
+    ids = sorted(name for name in known if name < size) or range(size)
     length = min(_TOKENS, positions_of(checkpoint.config) or _TOKENS)
     tokens = torch.tensor([random.Random(0).choices(ids, k=length)])
     return {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
@@ -222,14 +224,14 @@ def tied(streamed: Streamed, name: str) -> list[str]:
         name: Name of the parameter.
     """
     value = streamed.expressions[name]
-    return [one for one, other in streamed.expressions.items() if other == value]
+    return [key for key, other in streamed.expressions.items() if other == value]
 
 
 def _by_matrix(
     layer: nn.Module, prefix: str, squares: Mapping[str, Tensor], missing: float = 1.0
 ) -> dict[str, Tensor]:
     """Return mean squares by the names of parameters; `missing` for experts that no token reached."""
-    found = {f"{name}.weight": one for name, one in squares.items()}
+    importance = {f"{name}.weight": square for name, square in squares.items()}
     names = {id(module): prefix + name for name, module in layer.named_modules()}
     for module in layer.modules():
         for last, stack in vars(module).items():
@@ -240,8 +242,8 @@ def _by_matrix(
             if known:
                 other = torch.full_like(known[0], missing)
                 rows = [one if one is not None and one.any() else other for one in every]
-                found[f"{names[id(module)]}.{last}"] = torch.stack(rows)
-    return found
+                importance[f"{names[id(module)]}.{last}"] = torch.stack(rows)
+    return importance
 
 
 def _normalized(squares: Tensor) -> Any:

@@ -137,9 +137,11 @@ def find(model: nn.Module, count: int) -> tuple[str, nn.ModuleList] | None:
 def _find_language_model(model: Any, count: int) -> tuple[str, nn.ModuleList] | None:
     """Return the repeated layers of the part that reads embedded text: an encoder beside it may have as many."""
     inner = language_model(model)
-    prefix = next(f"{path}." if path else "" for path, one in model.named_modules() if one is inner)
-    found = find(inner, count)
-    return None if found is None else (prefix + found[0], found[1])
+    prefix = next(
+        f"{path}." if path else "" for path, module in model.named_modules() if module is inner
+    )
+    layers_ = find(inner, count)
+    return None if layers_ is None else (prefix + layers_[0], layers_[1])
 
 
 def _find_of_half(model: Any, half: nn.Module) -> tuple[str, nn.ModuleList] | None:
@@ -152,7 +154,9 @@ def _find_of_half(model: Any, half: nn.Module) -> tuple[str, nn.ModuleList] | No
     if not lists:
         return None
     longest = max(lists, key=lambda path: len(lists[path]))
-    prefix = next(f"{path}." if path else "" for path, one in model.named_modules() if one is half)
+    prefix = next(
+        f"{path}." if path else "" for path, submodule in model.named_modules() if submodule is half
+    )
     return prefix + longest, lists[longest]
 
 
@@ -173,11 +177,11 @@ def reduce(
     """
     config = model.config.get_text_config()
     count = int(getattr(config, "num_hidden_layers", 0))
-    found = _find_of_half(model, half) if half else _find_language_model(model, count)
+    repeated = _find_of_half(model, half) if half else _find_language_model(model, count)
     uses: list[int] = []
-    if found is None:
+    if repeated is None:
         return None, uses
-    path, layers = found
+    path, layers = repeated
     kinds, recorded = _kinds(config, layers, run)
     if recorded is None:
         return None, uses

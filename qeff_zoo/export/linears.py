@@ -61,9 +61,9 @@ def stages_of(layer: nn.Module, run: Callable[[], Any]) -> list[Stage]:
         for expert in stack.experts
         for linear in expert
     }
-    found: dict[Any, list[str]] = {}
+    by_input: dict[Any, list[str]] = {}
     counts = Counter[str]()
-    made: dict[Any, str] = {}
+    producers: dict[Any, str] = {}
     kept: list[Tensor] = []  # so that no two have one address
 
     def identity(tensor: Tensor) -> Any:
@@ -72,16 +72,16 @@ def stages_of(layer: nn.Module, run: Callable[[], Any]) -> list[Stage]:
 
     def note_input(module: nn.Module, arguments: tuple[Tensor, ...]) -> None:
         if id(module) in stacks:
-            found.setdefault(stacks[id(module)], [])
+            by_input.setdefault(stacks[id(module)], [])
             return
         counts[names[id(module)]] += 1
-        called = found.setdefault(identity(arguments[0]), [])
-        if not any(names[id(module)] in one for one in found.values()):
+        called = by_input.setdefault(identity(arguments[0]), [])
+        if not any(names[id(module)] in value for value in by_input.values()):
             called.append(names[id(module)])
 
     def note_output(module: nn.Module, _: Any, output: Any) -> None:
         if isinstance(output, Tensor):
-            made[identity(output)] = names[id(module)]
+            producers[identity(output)] = names[id(module)]
 
     with ExitStack() as hooks:
         for module in layer.modules():
@@ -91,12 +91,12 @@ def stages_of(layer: nn.Module, run: Callable[[], Any]) -> list[Stage]:
                 hooks.callback(module.register_forward_hook(note_output).remove)
         run()
     stages: list[Stage] = []
-    for place, called in found.items():
+    for place, called in by_input.items():
         if isinstance(place, Stack):
             experts = (tuple(names[id(one)] for one in expert) for expert in place.experts)
             stages.append(Stage(tuple(map(Group, experts)), routed=True))
         elif called:
-            group = Group(tuple(called), made.get(place))
+            group = Group(tuple(called), producers.get(place))
             stages.append(Stage((group,), calls=counts[called[0]]))
     return stages
 
@@ -113,9 +113,9 @@ def linear_of(layer: nn.Module, name: str) -> nn.Linear:
         layer: Layer of the module.
         name: Within that.
     """
-    found = layer.get_submodule(name)
-    assert isinstance(found, nn.Linear)
-    return found
+    linear = layer.get_submodule(name)
+    assert isinstance(linear, nn.Linear)
+    return linear
 
 
 def weights_of(layer: nn.Module, names: Iterable[str]) -> dict[str, Tensor]:

@@ -173,12 +173,12 @@ def hollow(model: Any) -> None:
     A trace on the meta device loses the constants that a forward creates on the device of its inputs; on the CPU they
     have values, and parameters of this kind still take no memory.
     """
-    made: dict[int, torch.nn.Parameter] = {}
+    parameters: dict[int, torch.nn.Parameter] = {}
     for module in model.modules():
         for name, parameter in module.named_parameters(recurse=False):
-            if id(parameter) not in made:
+            if id(parameter) not in parameters:
                 element = torch.empty((), dtype=parameter.dtype)
-                made[id(parameter)] = torch.nn.Parameter(
+                parameters[id(parameter)] = torch.nn.Parameter(
                     element.expand(parameter.shape), requires_grad=False
                 )
-            setattr(module, name, made[id(parameter)])
+            setattr(module, name, parameters[id(parameter)])

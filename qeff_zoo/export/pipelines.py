@@ -54,10 +54,10 @@ def _component(config: Mapping[str, Any]) -> nn.Module:
     kind = own.pop("_class_name")
     with Translating(_without_diffusers), refusals_of({**own, "model_type": kind}):
         if config["_library"] == "transformers":
-            made = getattr(transformers, kind)
-            parsed = made.config_class.from_dict(own)
+            class_ = getattr(transformers, kind)
+            parsed = class_.config_class.from_dict(own)
             parsed._attn_implementation = "eager"
-            module: Any = made._from_config(parsed, dtype=torch.float32)
+            module: Any = class_._from_config(parsed, dtype=torch.float32)
             module.tie_weights()
             return module  # type: ignore[no-any-return]
         import diffusers

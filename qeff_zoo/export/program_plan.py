@@ -64,10 +64,12 @@ class ProgramPlan:
         known = {"batch_size", *(str(axis) for value in graph.inputs for axis in value.shape)}
         return [
             {
-                **one,
-                "symbols": {name: size for name, size in one["symbols"].items() if name in known},
+                **specialization,
+                "symbols": {
+                    name: size for name, size in specialization["symbols"].items() if name in known
+                },
             }
-            for one in self.specializations
+            for specialization in self.specializations
         ]
 
     def storage(self, encoded: "Mapping[str, Encoded]") -> Storage:
@@ -77,8 +79,8 @@ class ProgramPlan:
             encoded: Quantized matrices of the checkpoint.
         """
         stay = {
-            name: one
-            for name, one in encoded.items()
-            if self.stored or (self.weights.per_channel and one.is_per_channel)
+            name: value
+            for name, value in encoded.items()
+            if self.stored or (self.weights.per_channel and value.is_per_channel)
         }
         return Storage(self.weights, stay, self.named, self.chosen)

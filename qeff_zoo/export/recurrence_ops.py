@@ -10,7 +10,9 @@ def _recur(
 ) -> tuple[Tensor, Tensor]:
     wide, decay = state.float(), log_decay.float().exp()
     shared = value.shape[2] // key.shape[2]
-    key, query = (one.float().repeat_interleave(shared, dim=2) for one in (key, query))
+    key, query = (
+        projection.float().repeat_interleave(shared, dim=2) for projection in (key, query)
+    )
     outputs = []
     for t in range(value.shape[1]):
         wide = wide * decay[:, t].unsqueeze(-1)

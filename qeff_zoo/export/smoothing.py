@@ -96,7 +96,7 @@ class _Measuring:
             tensor for value in streamed.expressions.values() for tensor in {*sources_of(value)}
         )
         self._texts = [inputs_of(checkpoint, streamed.model.config, tokenizer)]
-        self._texts.append({name: one[:, :_TRIED] for name, one in self._texts[0].items()})
+        self._texts.append({name: value[:, :_TRIED] for name, value in self._texts[0].items()})
         self._is_free = is_free
         self._exponents: dict[str, Any] = {}
         self._shifted: list[str] = []
@@ -125,7 +125,7 @@ class _Measuring:
                         )
         head = streamed.model.get_output_embeddings()
         if isinstance(head, nn.Linear):
-            name = next(name for name, one in streamed.model.named_modules() if one is head)
+            name = next(name for name, module in streamed.model.named_modules() if module is head)
             with streamed.loaded(), recorded_inputs(streamed.model, [name]) as inputs:
                 streamed.finish(self._texts[0], hidden)
             if _is_uneven(inputs[name][-1]):
@@ -201,7 +201,9 @@ def _scales(rows: Tensor, weights: Sequence[Tensor]) -> Tensor:
         weights: Matrices that read them, (rows, columns).
     """
     tiny = torch.finfo(torch.float32).tiny
-    columns = torch.stack([one.abs().amax(0) for one in weights]).amax(0).clamp(min=tiny).log2()
+    columns = (
+        torch.stack([weight.abs().amax(0) for weight in weights]).amax(0).clamp(min=tiny).log2()
+    )
     sizes = rows.abs().amax(0).clamp(min=tiny).log2()
     exponents = _SHARE * sizes - (1 - _SHARE) * columns
     return (exponents - exponents.median()).round().clamp(_LEAST, _MOST)

@@ -57,14 +57,14 @@ class Streamed:
             bound = self._bind(task, broken)
         values = checkpoint.values  # of GGUF files, in another arrangement
         self.expressions = {
-            name: substitute(one, values) for name, one in bound.expressions.items()
+            name: substitute(expression, values) for name, expression in bound.expressions.items()
         }
         #: Tensors of tied parameters that the checkpoint stores a second time.
         self.doubled = list(bound.doubled.values())
         self.path, self.layers = self._chain()
         if hasattr(self.model, "set_experts_implementation"):
             self.model.set_experts_implementation("eager")  # experts one after the other
-        #: Linear layers of unstacked experts, by name, with their places in the checkpoint.
+        #: Linear layers of unstacked experts, by name, with their tensors in the checkpoint.
         self.unstacked = unstack(self.model, self.expressions, checkpoint.tensors, f"{self.path}.")
         self._values: dict[str, Tensor] = {}
         #: Calls by layer and text.
@@ -111,7 +111,7 @@ class Streamed:
             value: New value in float32.
         """
         same = self.expressions[name]
-        self._values |= {one: value for one, other in self.expressions.items() if other == same}
+        self._values |= {key: value for key, other in self.expressions.items() if other == same}
 
     @contextmanager
     def using(self, name: str, value: Tensor) -> Iterator[None]:
@@ -139,10 +139,10 @@ class Streamed:
         expression, source = self.expressions[name], self._checkpoint
         read = rows(expression, source.read, source.tensors)
         dtype = source.tensors[sources_of(expression)[0]].dtype
-        found = torch.from_numpy(to_float32(np.asarray(read), dtype))
+        tensor = torch.from_numpy(to_float32(np.asarray(read), dtype))
         for one in sources_of(expression):
             source.release(one)
-        return found
+        return tensor
 
     @contextmanager
     def loaded(self, *prefixes: str) -> Iterator[None]:
@@ -162,18 +162,18 @@ class Streamed:
             for name, hollow in named
             if (name.startswith(within) if within else not name.startswith(inside))
         ]
-        made: dict[int, Tensor] = {}
+        materialized: dict[int, Tensor] = {}
         try:
             for name, hollow, tensors, last in held:
-                if id(hollow) not in made:
+                if id(hollow) not in materialized:
                     value = self.value(name)
                     is_buffer = not isinstance(hollow, nn.Parameter)
-                    made[id(hollow)] = (
+                    materialized[id(hollow)] = (
                         value.to(hollow.dtype)
                         if is_buffer
                         else nn.Parameter(value, requires_grad=False)
                     )
-                tensors[last] = made[id(hollow)]
+                tensors[last] = materialized[id(hollow)]
             yield
         finally:
             for _, hollow, tensors, last in held:
@@ -277,8 +277,8 @@ class Streamed:
             hidden: Input of the layer, (1, tokens, hidden).
         """
         call = self._calls[number][text]
-        found = self.layers[number](hidden, *call.arguments, **call.options)
-        result: Tensor = found[0] if isinstance(found, tuple) else found
+        states = self.layers[number](hidden, *call.arguments, **call.options)
+        result: Tensor = states[0] if isinstance(states, tuple) else states
         return result
 
     def finish(self, inputs: Mapping[str, Tensor], hidden: Tensor) -> Tensor:
@@ -298,5 +298,5 @@ class Streamed:
 
         with self._cut_out(replay):
             answer = self._run(inputs)
-        found: Tensor = answer.logits if "logits" in answer else answer.last_hidden_state
-        return found.flatten(0, -2)
+        output: Tensor = answer.logits if "logits" in answer else answer.last_hidden_state
+        return output.flatten(0, -2)

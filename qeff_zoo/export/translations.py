@@ -168,8 +168,8 @@ def _nonzero(x: Any) -> Any:
     from onnxscript import opset18 as op
 
     axes = len(x.shape)
-    found: Any = op.NonZero(x)
-    parts: Any = [found] if axes == 1 else op.Split(found, axis=0, num_outputs=axes)
+    indices: Any = op.NonZero(x)
+    parts: Any = [indices] if axes == 1 else op.Split(indices, axis=0, num_outputs=axes)
     first: Any = op.Constant(value_ints=[0])
     return [op.Squeeze(part, first) for part in parts]
 
@@ -184,8 +184,8 @@ def _lora(ours: Any, y: Any, x: Any, a: Any, b: Any, ids: Any) -> Any:
     rows = []
     for one in (y, x):
         sizes: list[Any] = [batch, all_, op.Shape(one, start=-1)]
-        place: Any = op.Concat(*sizes, axis=0)
-        rows.append(op.Reshape(one, place))
+        shape: Any = op.Concat(*sizes, axis=0)
+        rows.append(op.Reshape(one, shape))
     return op.Reshape(ours.Lora(*rows, a, b, ids), op.Shape(y))
 
 

@@ -47,8 +47,8 @@ def without_values(model: torch.nn.Module, run: Callable[[], _T]) -> _T:
 
 @contextmanager
 def _on_meta(model: torch.nn.Module) -> Iterator[None]:
-    places = [place for module in model.modules() for place in (vars(module), module._buffers)]
-    before = [(place, dict(place)) for place in places]
+    holders = [place for module in model.modules() for place in (vars(module), module._buffers)]
+    before = [(place, dict(place)) for place in holders]
     try:
         with _clean_caches(), _OnMeta(), torch.no_grad():  # type: ignore[no-untyped-call]
             yield

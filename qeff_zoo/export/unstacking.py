@@ -125,19 +125,19 @@ def unstack(
     Returns:
         By names of the linear layers, what the checkpoint has of them.
     """
-    made = {}
+    unstacked = {}
     for name, expression in list(expressions.items()):
         if not name.startswith(within):
             continue
         path, _, last = name.rpartition(".")
         owner = model.get_submodule(path)
-        places = _matrices(expression, tensors) or _items(owner, last, expression, tensors)
-        if not places:
+        matrices = _matrices(expression, tensors) or _items(owner, last, expression, tensors)
+        if not matrices:
             continue
         shape = owner._parameters[last].shape  # type: ignore[union-attr]
         del expressions[name], owner._parameters[last]
         experts = []
-        for number, parts in enumerate(places):
+        for number, parts in enumerate(matrices):
             expert = owner._modules.setdefault(str(number), nn.Module())
             assert expert is not None
             linears = []
@@ -146,12 +146,12 @@ def unstack(
                 linears.append(nn.Linear(place.columns, place.rows, bias=False, device="meta"))
                 expert.add_module(called, linears[-1])
                 expressions[f"{path}.{number}.{called}.weight"] = _value(place)
-                made[f"{path}.{number}.{called}"] = place
+                unstacked[f"{path}.{number}.{called}"] = place
             experts.append(linears)
-        by_columns = places[0][0].by_columns
+        by_columns = matrices[0][0].by_columns
         # Found before `nn.Module` looks for one.
         owner.__dict__[last] = Stack(experts, shape, by_columns=by_columns)
-    return made
+    return unstacked
 
 
 def _value(place: Place) -> Expression:
@@ -168,15 +168,15 @@ def _matrices(expression: Expression, tensors: Tensors) -> list[list[Place]]:
     experts, *rest = shape_of(expression, tensors)
     items = [index(number, expression) for number in range(experts if len(rest) == 2 else 0)]
     parts = [item[2:] if item[:2] == ["concat", 0] else [item] for item in items]
-    found = [[one for one in part if isinstance(one, str)] for part in parts]
-    if found != parts:
+    matrices = [[one for one in part if isinstance(one, str)] for part in parts]
+    if matrices != parts:
         return []
     return [
         [
             Place(tensor=one, rows=tensors[one].shape[0], columns=tensors[one].shape[1])
             for one in part
         ]
-        for part in found
+        for part in matrices
     ]
 
 

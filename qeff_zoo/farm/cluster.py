@@ -129,9 +129,9 @@ def _connect(address: str) -> None:
     except RuntimeError as error:
         if "ersion mismatch" not in str(error):
             raise
-        found = " ".join(str(error).split())[:600].rstrip(".")
+        reason = " ".join(str(error).split())[:600].rstrip(".")
         expected = "Expected one version of Ray and Python on all machines. Install that of the cluster here."
-        raise FarmError(f"--address {address}", [f"{found}. {expected}"]) from error
+        raise FarmError(f"--address {address}", [f"{reason}. {expected}"]) from error
 
 
 def versions() -> dict[str, str]:
@@ -196,7 +196,7 @@ class Cluster:
             strategy = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
             name = node["NodeManagerHostname"] or node["NodeManagerAddress"]
             try:
-                found = ray.get(probe.options(scheduling_strategy=strategy).remote())
+                remote = ray.get(probe.options(scheduling_strategy=strategy).remote())
             except RayError as error:
                 problems.append(
                     f"Machine {name!r} cannot run qeff-zoo: {_reason(error)}. Expected what is installed here. "
@@ -204,10 +204,10 @@ class Cluster:
                 )
                 continue
             problems += [
-                f"Machine {name!r} ({node['NodeID'][:8]}) has {each} {found[each]}; expected {ours[each]}, as here. "
+                f"Machine {name!r} ({node['NodeID'][:8]}) has {each} {remote[each]}; expected {ours[each]}, as here. "
                 "Install that there."
                 for each in ours
-                if found[each] != ours[each]
+                if remote[each] != ours[each]
             ]
         if problems:
             raise FarmError(address, problems)
@@ -262,10 +262,10 @@ class Cluster:
     @staticmethod
     def _result(reference: Any) -> Result:
         try:
-            found: Result = ray.get(reference)
+            result: Result = ray.get(reference)
         except RayError as error:
             return Result(failure=_failure(error), reason=_reason(error))
-        return found
+        return result
 
 
 def _run(step: Step, options: Options, offline: bool) -> Result:
@@ -279,10 +279,10 @@ def _run(step: Step, options: Options, offline: bool) -> Result:
 
 
 def _coarse(size: int) -> int:
-    found = _LEAST
-    while found < size:
-        found = int(found * _COARSE)
-    return found
+    rounded = _LEAST
+    while rounded < size:
+        rounded = int(rounded * _COARSE)
+    return rounded
 
 
 def _failure(error: RayError) -> str:

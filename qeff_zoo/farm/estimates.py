@@ -78,10 +78,12 @@ class History:
 
     def nearest(self, plan: Plan) -> Mapping[str, Any] | None:
         """Return the measured build that is most like a plan; None without one of its model type."""
-        found = self.builds.get(plan.recipe.model_type, [])
+        builds = self.builds.get(plan.recipe.model_type, [])
         groups = ("target", "quantization", "arch", "shape", "task")
-        same = [sum(one["spec"].get(name) == plan.spec[name] for name in groups) for one in found]
-        return found[same.index(max(same))] if found else None
+        same = [
+            sum(build["spec"].get(name) == plan.spec[name] for name in groups) for build in builds
+        ]
+        return builds[same.index(max(same))] if builds else None
 
 
 def estimate(checkpoint: Checkpoint, plan: Plan, history: History) -> Estimate:

@@ -251,16 +251,16 @@ class _Planner:
                 )
             except ZooError as error:
                 self._checkpoints[key] = error
-        found = self._checkpoints[key]
-        if isinstance(found, ZooError):
-            raise found
-        return found
+        checkpoint = self._checkpoints[key]
+        if isinstance(checkpoint, ZooError):
+            raise checkpoint
+        return checkpoint
 
     @staticmethod
     def _key(wanted: Wanted) -> Any:
         source, request = wanted.source, wanted.request
-        place = tuple(sorted(source.place.items()))
-        return (source.model, place, request.adapter, request.draft_heads)
+        location = tuple(sorted(source.place.items()))
+        return (source.model, location, request.adapter, request.draft_heads)
 
     def _digest(self, wanted: Wanted, checkpoint: Checkpoint) -> str:
         key = self._key(wanted)

@@ -58,7 +58,7 @@ class Report:
     @property
     def red(self) -> tuple[Progress, ...]:
         """Red cells."""
-        return tuple(one for one in self.cells if one.state == RED)
+        return tuple(cell for cell in self.cells if cell.state == RED)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the report for a program."""
@@ -66,8 +66,8 @@ class Report:
             "schema": SCHEMA_ID,
             "zoo": str(self.plan.zoo.path),
             "finished": self.finished,
-            "states": dict(Counter(one.state for one in self.cells)),
-            "cells": [_described(one) for one in self.cells],
+            "states": dict(Counter(cell.state for cell in self.cells)),
+            "cells": [_described(cell) for cell in self.cells],
         }
 
 

@@ -89,10 +89,10 @@ def _reset_peak() -> None:
 
 def _source(cell: Cell) -> dict[str, Any]:
     """Return the arguments that open a cell's checkpoint, at the planned commit."""
-    place = dict(cell.wanted.source.place)
+    location = dict(cell.wanted.source.place)
     if cell.revision:
-        place["revision"] = cell.revision
-    return {"model": cell.wanted.source.model, "request": cell.wanted.request, **place}
+        location["revision"] = cell.revision
+    return {"model": cell.wanted.source.model, "request": cell.wanted.request, **location}
 
 
 def _trace(step: Step, options: Options, reporter: Reporter) -> Result:
@@ -209,8 +209,8 @@ def _publish_outcome(
 
     path, model = package_path(package.manifest), model_of(package.manifest)
     remote = destination(url)
-    made = described(versions)
-    reason = " ".join(f"With {made}: {'; '.join(failures)}".split())[:_LONGEST]
+    content = described(versions)
+    reason = " ".join(f"With {content}: {'; '.join(failures)}".split())[:_LONGEST]
 
     def update(index: Index) -> Index:
         for entry in index.of_model(model):
@@ -218,7 +218,7 @@ def _publish_outcome(
                 return index.with_notice(path, Notice("known_bad", reason), model)
             if entry.path == path:
                 tested = {name: versions.get(name, it) for name, it in entry.tested.items()}
-                return index.with_entry(replace(entry, tested={**tested, EVIDENCE: made}))
+                return index.with_entry(replace(entry, tested={**tested, EVIDENCE: content}))
         return index
 
     done = "known_bad" if failures else "Validate again"

@@ -100,8 +100,8 @@ class Wanted:
     @property
     def options(self) -> dict[str, Any]:
         """Options that the zoo file sets."""
-        found = {name: getattr(self.request, name) for name in OPTIONS}
-        return {name: value for name, value in found.items() if value is not None}
+        chosen = {name: getattr(self.request, name) for name in OPTIONS}
+        return {name: value for name, value in chosen.items() if value is not None}
 
     def __str__(self) -> str:
         chosen = " ".join(f"{name}={_shown(value)}" for name, value in self.options.items())
@@ -176,7 +176,7 @@ class _Reader:
             remote = f"file://{os.path.normpath(self._folder / remote)}"
         if not isinstance(private, bool):
             self._refuse("private", private, "true or false")
-        sources = [one for entry in self._tables("models") for one in self._sources(entry)]
+        sources = [source for entry in self._tables("models") for source in self._sources(entry)]
         self._require_once(sources)
         variants = self._variants()
         rules = {name: [*self._rules(name)] for name in ("include", "exclude")}
@@ -213,10 +213,10 @@ class _Reader:
             )
 
     def _tables(self, name: str) -> list[Mapping[str, Any]]:
-        found = self._content.get(name, [])
-        if isinstance(found, list) and all(isinstance(one, dict) for one in found):
-            return found
-        self._refuse(name, found, f"tables [[{name}]]")
+        tables = self._content.get(name, [])
+        if isinstance(tables, list) and all(isinstance(table, dict) for table in tables):
+            return tables
+        self._refuse(name, tables, f"tables [[{name}]]")
         return []
 
     def _limits(self, table: Any) -> Limits:
@@ -245,12 +245,12 @@ class _Reader:
     def _sources(self, entry: Mapping[str, Any]) -> Iterator[Source]:
         where = "[[models]]"
         self._require_known(where, entry, ("model", *_PLACE, "memory", "disk"))
-        place: Any = {name: entry[name] for name in _PLACE if name in entry}
-        for name, value in place.items():
+        location: Any = {name: entry[name] for name in _PLACE if name in entry}
+        for name, value in location.items():
             if not isinstance(value, str):
                 self._refuse(f"{name} of {where}", value, "a text")
-        if isinstance(original := place.get("config_from"), str):
-            place["config_from"] = self._located(original)
+        if isinstance(original := location.get("config_from"), str):
+            location["config_from"] = self._located(original)
         sizes = {name: self._size(where, entry, name) for name in ("memory", "disk")}
         names = entry.get("model")
         for name in names if isinstance(names, list) else [names]:
@@ -258,7 +258,7 @@ class _Reader:
                 self._refuse(f"model of {where}", name, "a Hub id, a path or a pattern")
                 continue
             for model in self._found(name):
-                yield Source(model=model, place=place, **sizes)
+                yield Source(model=model, place=location, **sizes)
 
     def _located(self, name: str) -> str:
         """Return the absolute path of a file or folder; another name as it is."""
@@ -277,14 +277,14 @@ class _Reader:
                 paths = sorted(self._folder.glob(name))
             except (OSError, ValueError):  # no pattern, or no name of a file
                 paths = []
-            found = [path for path in paths if _is_checkpoint(path)]
-            if not found:
+            checkpoints = [path for path in paths if _is_checkpoint(path)]
+            if not checkpoints:
                 self._refuse(
                     "model of [[models]]",
                     name,
                     "a pattern of folders with config.json, or of .gguf",
                 )
-            return [str(path) for path in found]
+            return [str(path) for path in checkpoints]
         if not is_repository(name) or "@" in name:
             self._refuse(
                 "model of [[models]]", name, f"a Hub id, or a path that exists below {self._folder}"
@@ -294,7 +294,8 @@ class _Reader:
 
     def _require_once(self, sources: Sequence[Source]) -> None:
         keys = [
-            (one.model, one.place.get("revision"), one.place.get("gguf_file")) for one in sources
+            (source.model, source.place.get("revision"), source.place.get("gguf_file"))
+            for source in sources
         ]
         for (model, *_), count in Counter(keys).items():
             if count > 1:
@@ -310,7 +311,7 @@ class _Reader:
         for name, count in Counter(map(str, names)).items():
             if count > 1:
                 self._refuse("name of [[variants]]", name, "another name for each variant")
-        found: list[tuple[str, dict[str, Any]]] = []
+        variants: list[tuple[str, dict[str, Any]]] = []
         for name, entry in zip(names, tables, strict=True):
             if not isinstance(name, str):
                 self._refuse("name of [[variants]]", name, "a text")
@@ -321,22 +322,22 @@ class _Reader:
                 for key, value in entry.items()
                 if key in OPTIONS
             }
-            if len(found) + math.prod(map(len, axes.values())) > _MOST:
+            if len(variants) + math.prod(map(len, axes.values())) > _MOST:
                 self._refuse(where, f"of {_MOST:,} packages and more", "fewer values")
                 break
-            found += [
+            variants += [
                 (str(name), dict(zip(axes, values, strict=True)))
                 for values in itertools.product(*axes.values())
             ]
-        return found
+        return variants
 
     def _values(self, where: str, option: Option, value: Any) -> list[Any]:
         """Return the values of an option, one for each variant."""
         values = value if isinstance(value, list) else [value]
-        found = [self._value(where, option, one) for one in values]
-        if not values or any(one in found[:at] for at, one in enumerate(found)):
+        parsed = [self._value(where, option, item) for item in values]
+        if not values or any(one in parsed[:at] for at, one in enumerate(parsed)):
             self._refuse(f"{option.name} of {where}", value, "each value once, and one at least")
-        return found
+        return parsed
 
     def _value(self, where: str, option: Option, value: Any) -> Any:
         kind, several = option.kind, get_origin(option.kind) is tuple

@@ -175,7 +175,7 @@ class Config:
 
     def problems(self) -> list[str]:
         """Return the problems of single values, and of combinations: a full sentence each."""
-        found = [
+        problems = [
             f"There is no {name}; expected {text}. Give {flag(name)}."
             for name, text in (
                 ("model_name", "a model to train"),
@@ -187,43 +187,43 @@ class Config:
         for one in fields(self):
             value, allowed = getattr(self, one.name), one.metadata["allowed"]
             if allowed and value is not None and value not in allowed:
-                found.append(
+                problems.append(
                     f"{one.name} is {value!r}; expected one of {', '.join(allowed)}. Change {flag(one.name)}."
                 )
-        found += [
+        problems += [
             f"{name} is {getattr(self, name)!r}; expected {text}. Change {flag(name)}."
             for name, (right, text) in _RANGES.items()
             if (value := getattr(self, name)) is not None and not right(value)
         ]
-        return found + self._conflicts()
+        return problems + self._conflicts()
 
     def _conflicts(self) -> list[str]:
-        found = []
+        problems = []
         if self.early_stopping_patience is not None and self.eval_strategy == "no":
-            found.append(
+            problems.append(
                 "early_stopping_patience was given, and eval_strategy is 'no'; expected a validation loss to stop by. "
                 "Change --eval-strategy."
             )
         if self.task_mode == CLASSIFICATION and self.packing:
-            found.append(
+            problems.append(
                 "packing was given with task_mode 'seq_classification'; expected rows of their own, each with a label. "
                 "Leave out --packing."
             )
         if self.merge and not self.use_peft:
-            found.append(
+            problems.append(
                 "merge was given without an adapter; expected use_peft. Leave out --merge: the model is written whole."
             )
         if self.data_format and (self.prompt_template or self.completion_template):
-            found.append(
+            problems.append(
                 f"data_format {self.data_format!r} was given with a template; expected one of the two. Leave out "
                 "--data-format."
             )
         if self.prompt_template and not self.completion_template:
-            found.append(
+            problems.append(
                 "prompt_template was given without completion_template; expected the answer's too. Give "
                 "--completion-template."
             )
-        return found
+        return problems
 
 
 _RANGES: Mapping[str, tuple[Any, str]] = {

@@ -69,8 +69,8 @@ def read(path: Path | None, given: Mapping[str, Any]) -> Config:
     if problems:
         raise PlanError(problems)
     config = Config(**values)
-    if found := config.problems():
-        raise PlanError(found)
+    if faults := config.problems():
+        raise PlanError(faults)
     return config
 
 
@@ -89,19 +89,19 @@ def as_yaml(config: Config) -> str:
     import yaml
 
     sections: dict[str, dict[str, Any]] = {}
-    for one in fields(config):
-        value = getattr(config, one.name)
+    for field in fields(config):
+        value = getattr(config, field.name)
         value = dict(value) if isinstance(value, Mapping) else value
         value = list(value) if isinstance(value, tuple) else value
-        sections.setdefault(one.metadata["section"], {})[one.name] = value
+        sections.setdefault(field.metadata["section"], {})[field.name] = value
     sections["model"]["peft_config"] = sections.pop("peft_config")
     return str(yaml.safe_dump(sections, sort_keys=False, allow_unicode=True))
 
 
 def as_dict(config: Config) -> dict[str, Any]:
     """Return a configuration as JSON has it."""
-    found: dict[str, Any] = json.loads(json.dumps(asdict(_plain(config))))
-    return found
+    content: dict[str, Any] = json.loads(json.dumps(asdict(_plain(config))))
+    return content
 
 
 def _plain(config: Config) -> Any:
@@ -112,24 +112,24 @@ def _plain(config: Config) -> Any:
 
 def _load(path: Path) -> Mapping[str, Any]:
     try:
-        found = read_yaml(path)
+        content = read_yaml(path)
     except (OSError, ValueError) as error:
         raise PlanError(
             [f"Cannot read {str(path)!r}: {error}. Expected a YAML file. Correct it, or the path."]
         ) from error
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise PlanError(
             [
-                f"{str(path)!r} holds {type(found).__name__}; expected sections of a training run, such as `model:`. "
+                f"{str(path)!r} holds {type(content).__name__}; expected sections of a training run, such as `model:`. "
                 "Write them as docs/finetuning.md shows."
             ]
         )
-    return found
+    return content
 
 
-def _entries(found: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _entries(content: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield all entries of a file, whatever part they are in."""
-    for name, value in found.items():
+    for name, value in content.items():
         if name in _SECTIONS:
             yield from _entries(value or {})
         elif name == "tensorboard" and value is None:  # an entry of `callbacks` with no options
@@ -191,7 +191,7 @@ def _lora_options() -> frozenset[str]:
     """Return the options of peft's LoRA that are no fields of ours."""
     from peft import LoraConfig
 
-    return frozenset(one.name for one in fields(LoraConfig)) - {"base_model_name_or_path"}
+    return frozenset(field.name for field in fields(LoraConfig)) - {"base_model_name_or_path"}
 
 
 def _unknown(name: str, more: frozenset[str] = frozenset()) -> str:
@@ -210,7 +210,7 @@ def _as(kind: Any, value: Any) -> Any:
     if type(None) in options:
         if value is None:
             return None
-        kind = next(one for one in options if one is not type(None))
+        kind = next(option for option in options if option is not type(None))
     if kind is bool:
         words = {"true": True, "false": False, "yes": True, "no": False, "1": True, "0": False}
         return value if isinstance(value, bool) else words[str(value).lower()]
@@ -228,14 +228,14 @@ def _as(kind: Any, value: Any) -> Any:
     if kind == tuple[str, ...]:
         parts = value.split(",") if isinstance(value, str) else value
         return tuple(str(part).strip() for part in parts)
-    found = json.loads(value) if isinstance(value, str) else value
-    if not isinstance(found, Mapping):
+    parsed = json.loads(value) if isinstance(value, str) else value
+    if not isinstance(parsed, Mapping):
         raise TypeError
-    return dict(found)
+    return dict(parsed)
 
 
 def _words(kind: Any) -> str:
     names = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
-    options = [one for one in get_args(kind) if one is not type(None)]
+    options = [argument for argument in get_args(kind) if argument is not type(None)]
     kind = options[0] if type(None) in get_args(kind) else kind
     return names.get(kind, "names with commas between" if kind == tuple[str, ...] else "an object")

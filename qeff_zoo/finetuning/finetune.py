@@ -97,8 +97,8 @@ def finetune(
         TrainingError: The data, the device or the folder will not do.
 
     Example:
-        >>> found = finetune(Config(model_name="org/name", data="chats.jsonl", output_dir="run"))
-        >>> found.path
+        >>> result = finetune(Config(model_name="org/name", data="chats.jsonl", output_dir="run"))
+        >>> result.path
         PosixPath('run/adapter')
     """
     if problems := config.problems():
@@ -152,7 +152,7 @@ class _Run:
             self.folder.tidy()
 
     def _train(self, args: TrainingArguments, resume: str | None) -> Finetuned | None:
-        found = self.folder.find(resume) if resume else None
+        checkpoint = self.folder.find(resume) if resume else None
         with args.main_process_first(local=False):
             if args.process_index == 0:
                 self._prepare(resume)
@@ -169,10 +169,10 @@ class _Run:
         for callback in self._callbacks(first=args.process_index == 0):
             trainer.add_callback(callback)
         if args.process_index == 0:
-            self._begin(made_by, found)
+            self._begin(made_by, checkpoint)
         trainer.accelerator.wait_for_everyone()
         begun = time.perf_counter()
-        trainers.train(trainer, found)
+        trainers.train(trainer, checkpoint)
         seconds = round(time.perf_counter() - begun, 3)
         trainer.accelerator.wait_for_everyone()
         return None if args.process_index else self._finish(trainer, made_by, seconds)
@@ -235,11 +235,11 @@ class _Run:
 
     def _callbacks(self, *, first: bool) -> list[TrainerCallback]:
         config = self.config
-        found: list[TrainerCallback] = [Log(self.folder, self.reporter)]
+        callbacks: list[TrainerCallback] = [Log(self.folder, self.reporter)]
         if config.convergence_counter is not None:
-            found.append(Converged(config.convergence_loss, config.convergence_counter))
+            callbacks.append(Converged(config.convergence_loss, config.convergence_counter))
         if config.early_stopping_patience is not None:
-            found.append(
+            callbacks.append(
                 EarlyStoppingCallback(
                     config.early_stopping_patience, config.early_stopping_threshold
                 )
@@ -247,15 +247,17 @@ class _Run:
         if config.tensorboard and first:
             from tensorboardX import SummaryWriter
 
-            found.append(TensorBoardCallback(SummaryWriter(str(self.folder.path / "tensorboard"))))
-        return found
+            callbacks.append(
+                TensorBoardCallback(SummaryWriter(str(self.folder.path / "tensorboard")))
+            )
+        return callbacks
 
-    def _begin(self, made_by: Mapping[str, Any], found: Path | None) -> None:
-        if found is None:
+    def _begin(self, made_by: Mapping[str, Any], checkpoint: Path | None) -> None:
+        if checkpoint is None:
             self.folder.sweep()
             self.folder.begin(made_by, as_yaml(self.config))
             return
-        step = int(json.loads(read_regular(found / "trainer_state.json"))["global_step"])
+        step = int(json.loads(read_regular(checkpoint / "trainer_state.json"))["global_step"])
         self.folder.sweep(after=step)
         self.folder.forget(after=step)
 
@@ -273,10 +275,10 @@ class _Run:
             with _appearing(merged) as folder:
                 models.merge(trainer.model, folder)
                 self.tokenizer.save_pretrained(folder)
-        validated = [one for one in self.folder.entries() if "eval_loss" in one]
+        validated = [entry for entry in self.folder.entries() if "eval_loss" in entry]
         best = trainer.state.best_global_step if trainer.args.load_best_model_at_end else None
         last = [one for one in validated if best in (None, one["step"])]
-        found = Finetuned(
+        result = Finetuned(
             folder=self.folder.path,
             path=path,
             merged=merged,
@@ -290,8 +292,8 @@ class _Run:
         if self.config.plot:
             title = f"{self.checkpoint.name} on {Path(self.config.data).name}"
             plots.draw(self.folder.entries(), Path(self.config.plot), title)
-        self.folder.note({**made_by, "result": found.as_dict()})
-        return found
+        self.folder.note({**made_by, "result": result.as_dict()})
+        return result
 
 
 @contextmanager

@@ -24,7 +24,7 @@ class Example:
         given: Messages at its beginning that are not learnt.
         label: Label of `answer`, which is given in this case.
         masked: Spans of characters of the answer that are not learnt.
-        tokens: Token ids and labels that a function of the user's made, in place of all.
+        tokens: Token ids and labels from a function of the user, in place of all.
     """
 
     prompt: str = ""
@@ -68,7 +68,7 @@ def find(config: Config, columns: Sequence[str], name: str) -> Format:
             f"'completion', or {config.text_column!r}. Name them with --text-column or --messages-column, or say what "
             "to make of them with --prompt-template and --completion-template."
         )
-    if missing := [one for one in format_.columns if one not in columns]:
+    if missing := [column for column in format_.columns if column not in columns]:
         raise TrainingError(
             f"{name!r} has no column {', '.join(map(repr, missing))}: {there}. Expected all of "
             f"{', '.join(map(repr, format_.columns))}. Correct the file, or name its columns."
@@ -98,7 +98,7 @@ def _wanted(config: Config, columns: Sequence[str]) -> Format | None:
 
 def _messages(chat: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Return the messages of a chat with their roles; ShareGPT's form has other names for both."""
-    found = []
+    messages = []
     for message in chat:
         if message.get("role") is None and message.get("from") is not None:
             role = _ROLES.get(message["from"], message["from"])
@@ -108,8 +108,8 @@ def _messages(chat: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
                 f"a message has {', '.join(map(repr, message)) or 'no fields'}, and neither 'role' and 'content' nor "
                 "'from' and 'value'"
             )
-        found.append(message)
-    return found
+        messages.append(message)
+    return messages
 
 
 def _text(row: Row, name: str) -> str:

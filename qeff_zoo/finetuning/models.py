@@ -75,7 +75,7 @@ def read_tokenizer(config: Config, checkpoint: Checkpoint) -> PreTrainedTokenize
     """Read the tokenizer, which can pad.
 
     Raises:
-        TrainingError: There is none that knows which characters a token is of, or nothing to pad with.
+        TrainingError: No tokenizer maps tokens to characters, or none has a token for padding.
     """
     folder = config.tokenizer_name or str(checkpoint.folder)
     text.require_bounded(Path(folder), folder)
@@ -162,9 +162,9 @@ def load(
 def _adapted(model: PreTrainedModel, config: Config, checkpoint: Checkpoint) -> PeftModel:
     """Give a model an adapter that changes nothing yet."""
     targets = config.target_modules
-    absent = [] if targets == _ALL else [one for one in targets if not _named(model, one)]
+    absent = [] if targets == _ALL else [target for target in targets if not _named(model, target)]
     head = model.get_output_embeddings()
-    if head is not None and any(head in _named(model, one) for one in targets):
+    if head is not None and any(head in _named(model, target) for target in targets):
         raise TrainingError(
             f"target_modules has the output matrix of {checkpoint.name!r}. Expected other linear layers: the loss is "
             "computed from that matrix as it is, and its adapter would never learn. Change --target-modules."
@@ -182,7 +182,7 @@ def _adapted(model: PreTrainedModel, config: Config, checkpoint: Checkpoint) -> 
             revision=checkpoint.revision,
             **config.peft_options,
         )
-        found = get_peft_model(model, lora)
+        adapted = get_peft_model(model, lora)
     except (TypeError, ValueError) as error:
         linear = sorted(
             {
@@ -197,8 +197,8 @@ def _adapted(model: PreTrainedModel, config: Config, checkpoint: Checkpoint) -> 
             f"peft's LoraConfig, and target modules among its linear layers: {', '.join(linear)}. Change "
             "--target-modules or --peft-options."
         ) from error
-    assert isinstance(found, PeftModel)
-    return found
+    assert isinstance(adapted, PeftModel)
+    return adapted
 
 
 def _named(model: PreTrainedModel, end: str) -> list[torch.nn.Module]:
@@ -222,7 +222,7 @@ def _continued(model: PreTrainedModel, adapter: str) -> PeftModel:
 
 def checkpoint_bytes(model: PreTrainedModel | PeftModel) -> int:
     """Return how long a checkpoint is: what is trained, and two moments of each number."""
-    return sum(3 * one.nbytes for one in model.parameters() if one.requires_grad)
+    return sum(3 * parameter.nbytes for parameter in model.parameters() if parameter.requires_grad)
 
 
 def name_base(adapter: Path, checkpoint: Checkpoint) -> None:

@@ -19,7 +19,7 @@ def draw(entries: Sequence[Mapping[str, Any]], path: Path, title: str) -> None:
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.subplots()
     for name, label, mark in (("loss", "training", ""), ("eval_loss", "validation", "o")):
-        points = [(one["step"], one[name]) for one in entries if name in one]
+        points = [(entry["step"], entry[name]) for entry in entries if name in entry]
         if points:
             axes.plot(*zip(*points, strict=True), marker=mark, label=label)
     axes.set(title=title, xlabel="step", ylabel="loss, nats per token")

@@ -138,26 +138,26 @@ def function(name: str) -> Callable[..., Any]:
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # as an import would: dataclasses and pickle look there
     spec.loader.exec_module(module)
-    found = getattr(module, attribute, None)
-    if not callable(found):
+    value = getattr(module, attribute, None)
+    if not callable(value):
         raise TrainingError(
             f"{file!r} has no function {attribute!r}. Expected one that takes a split, {TRAIN!r} or {VALIDATION!r}, "
             "and returns rows. Correct the name after the colon."
         )
-    return found  # type: ignore[no-any-return]
+    return value  # type: ignore[no-any-return]
 
 
 def _table(
     config: Config, data: str, split: str, scratch: Path, tokenizer: object
 ) -> datasets.Dataset:
     if is_code(data):
-        found = function(data)
+        table = function(data)
         if not config.data_options:
-            return table_of(data, found(split))
+            return table_of(data, table(split))
         options = dict(config.data_options)
         named = options.get("train_split" if split == TRAIN else "test_split", split)
         given = SimpleNamespace(**options), tokenizer, named
-        return table_of(data, found(*given, context_length=config.max_length))
+        return table_of(data, table(*given, context_length=config.max_length))
     builder = _BUILDERS[Path(data).suffix.lower()]
     facts = {"delimiter": "\t"} if data.lower().endswith(".tsv") else {}
     try:

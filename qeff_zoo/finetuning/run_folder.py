@@ -75,7 +75,7 @@ class RunFolder:
 
     def _holds_nothing(self) -> bool:
         """Whether a folder is absent, or has only what a run writes before it begins."""
-        names = {one.name for one in self.path.iterdir()} if self.path.is_dir() else set()
+        names = {path.name for path in self.path.iterdir()} if self.path.is_dir() else set()
         return names <= {_LOCK, _SCRATCH}
 
     # --- what made it ---
@@ -95,14 +95,14 @@ class RunFolder:
         """Return what made the run; None for a folder without one."""
         path = self.path / _RUN
         try:
-            found = json.loads(read_regular(path))
+            content = json.loads(read_regular(path))
         except FileNotFoundError:
             return None
         except (OSError, ValueError, RecursionError) as error:
             raise TrainingError(
                 f"Cannot read {str(path)!r}: {error}. Expected what made the run. Change --output-dir."
             ) from error
-        return dict(found)
+        return dict(content)
 
     def require_new(self) -> None:
         """Refuse a folder that holds something.
@@ -215,12 +215,12 @@ class RunFolder:
 
     def entries(self) -> list[dict[str, Any]]:
         """Return the log; a line that a kill cut short is none."""
-        found = []
+        entries = []
         if self.log.is_file():
             for line in read_text(self.log).splitlines():
                 with suppress(ValueError, RecursionError):
-                    found.append(json.loads(line))
-        return found
+                    entries.append(json.loads(line))
+        return entries
 
     def forget(self, after: int) -> None:
         """Drop the log entries of steps that will run again."""

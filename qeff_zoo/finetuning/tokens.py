@@ -79,9 +79,9 @@ class Reader:
         with ArrowWriter(
             path=str(path), features=Features({"input_ids": ids, "labels": label})
         ) as writer:
-            for found in self._examples(rows, counts):
-                state.update(repr((found["input_ids"], found["labels"])).encode())
-                writer.write(found)
+            for example in self._examples(rows, counts):
+                state.update(repr((example["input_ids"], example["labels"])).encode())
+                writer.write(example)
             writer.finalize()
         if not counts.examples:
             raise TrainingError(
@@ -96,13 +96,13 @@ class Reader:
         for number, row in rows:
             counts.rows += 1
             try:
-                found = self._tokens(format_.read(row))
+                tokens = self._tokens(format_.read(row))
             except (TypeError, ValueError, KeyError, AttributeError, jinja2.TemplateError) as error:
                 raise TrainingError(
                     f"Cannot learn from row {number + 1} of {rows.name!r}: {error}. Expected "
                     f"{', '.join(map(repr, format_.columns))} as in the other rows. Correct or remove it."
                 ) from error
-            for ids, labels in found:
+            for ids, labels in tokens:
                 counts.cut += len(ids) > self.config.max_length
                 ids, labels = self._cut(ids, labels)
                 learnt = 1 if isinstance(labels, int) else _learnt(labels)
@@ -195,8 +195,8 @@ class Reader:
     def _chat(self, example: Example) -> list[tuple[str, list[tuple[int, int]]]]:
         """Write a chat by the model's template, and find its answers.
 
-        Many templates write an earlier answer in another way than the last one, without its reasoning for instance.
-        What the model will have seen before each answer is then learnt as an example of its own.
+        Many templates render an earlier answer in another way than the last one, for instance without its reasoning.
+        Then each answer, with the prompt that precedes it in generation, is an example of its own.
         """
         messages = [_without_nothing(message) for message in example.messages]
         turns = [
@@ -241,11 +241,11 @@ def classes(rows: Sequence[Rows], column: str) -> list[str]:
     Raises:
         TrainingError: There are fewer than two, or a label is missing.
     """
-    found = {value for one in rows for value in one.table.select(one.chosen)[column]}
-    if None in found or len(found) < 2:
+    labels = {value for row in rows for value in row.table.select(row.chosen)[column]}
+    if None in labels or len(labels) < 2:
         raise TrainingError(
-            f"Column {column!r} of {rows[0].name!r} has the labels {sorted(map(str, found))}. Expected two or more, "
+            f"Column {column!r} of {rows[0].name!r} has the labels {sorted(map(str, labels))}. Expected two or more, "
             "and one in each row. Correct the data, or name the column with --label-column."
         )
-    numbers = all(isinstance(value, int) for value in found)
-    return [str(value) for value in (sorted(found) if numbers else sorted(found, key=str))]
+    numbers = all(isinstance(value, int) for value in labels)
+    return [str(value) for value in (sorted(labels) if numbers else sorted(labels, key=str))]

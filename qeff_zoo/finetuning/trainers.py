@@ -129,10 +129,14 @@ class Classification(_Run):
     """Learns to label texts."""
 
 
-def accuracy(found: EvalPrediction) -> dict[str, float]:
+def accuracy(predictions: EvalPrediction) -> dict[str, float]:
     """Return the share of right labels."""
-    logits = found.predictions[0] if isinstance(found.predictions, tuple) else found.predictions
-    return {"accuracy": float(np.mean(logits.argmax(-1) == found.label_ids))}
+    logits = (
+        predictions.predictions[0]
+        if isinstance(predictions.predictions, tuple)
+        else predictions.predictions
+    )
+    return {"accuracy": float(np.mean(logits.argmax(-1) == predictions.label_ids))}
 
 
 def arguments(config: Config, device: Device, *, resumed: bool) -> TrainingArguments:
@@ -228,38 +232,40 @@ def trainer_of(
         "eval_dataset": data[1],
         "processing_class": tokenizer,
     }
-    found: _Run
+    trainer: _Run
     if config.collator:
         facts["data_collator"] = rows.function(config.collator)(tokenizer)
     if config.task_mode == CLASSIFICATION:
         facts.setdefault("data_collator", DataCollatorWithPadding(tokenizer))
-        found = Classification(**facts, compute_metrics=accuracy)
+        trainer = Classification(**facts, compute_metrics=accuracy)
     else:
-        found = Generation(**facts)
-    found.config, found.folder = config, folder
-    found.remove_callback(PrinterCallback)
-    return found
+        trainer = Generation(**facts)
+    trainer.config, trainer.folder = config, folder
+    trainer.remove_callback(PrinterCallback)
+    return trainer
 
 
-def train(trainer: Trainer, found: Path | None) -> None:
+def train(trainer: Trainer, checkpoint: Path | None) -> None:
     """Train, from a checkpoint on if there is one.
 
     Args:
         trainer: See `trainer_of`.
-        found: A whole checkpoint. Where training had ended with it, its model is taken as it is: transformers would do
-            one more step.
+        checkpoint: A complete checkpoint to continue from. If training had ended with it, its model is the result:
+            transformers would do another step.
     """
-    if found is None:
+    if checkpoint is None:
         trainer.train()
         return
-    state = TrainerState.load_from_json(str(found / TRAINER_STATE_NAME))
+    state = TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
     if not state.stateful_callbacks["TrainerControl"]["args"]["should_training_stop"]:
-        trainer.train(resume_from_checkpoint=str(found))
+        trainer.train(resume_from_checkpoint=str(checkpoint))
         return
     trainer.state = state
-    trainer._load_from_checkpoint(str(found))
+    trainer._load_from_checkpoint(str(checkpoint))
     if trainer.args.load_best_model_at_end and state.best_global_step:
-        state.best_model_checkpoint = str(found.with_name(f"checkpoint-{state.best_global_step}"))
+        state.best_model_checkpoint = str(
+            checkpoint.with_name(f"checkpoint-{state.best_global_step}")
+        )
         trainer._load_best_model()
 
 

@@ -56,10 +56,10 @@ ELEMENTS: Mapping[str, Element] = MappingProxyType(
 def to_float16_and_back(values: Array) -> Array:
     """Return the nearest float16 values as float32; what is beyond them becomes ±65504, and NaN stays NaN."""
     rounded = np.empty(values.shape, np.float32)
-    given, made = values.reshape(-1), rounded.reshape(-1)
+    given, results = values.reshape(-1), rounded.reshape(-1)
     for start in range(0, len(given), _AT_ONCE):
         piece = slice(start, start + _AT_ONCE)
-        made[piece] = np.clip(given[piece], -FLOAT16_MAX, FLOAT16_MAX).astype(np.float16)
+        results[piece] = np.clip(given[piece], -FLOAT16_MAX, FLOAT16_MAX).astype(np.float16)
     return rounded
 
 

@@ -128,11 +128,11 @@ def tokens_of(value: Any) -> list[int]:
 
 def part_shared(states: Iterable[State]) -> tuple[list[State], list[State], list[State]]:
     """Part what the rows of calls have, which comes first, from what all share: matrices of adapters, and features."""
-    found = [*states]
+    per_row = [*states]
     matrices, features = (
-        [state for state in found if state.kind == kind] for kind in ("adapter", "features")
+        [state for state in per_row if state.kind == kind] for kind in ("adapter", "features")
     )
-    return [state for state in found if state not in (*matrices, *features)], matrices, features
+    return [state for state in per_row if state not in (*matrices, *features)], matrices, features
 
 
 def states_of(inputs: Iterable[Any]) -> list[State]:

@@ -146,10 +146,10 @@ class Index:
         return any(entry.path == path for entries in searched for entry in entries)
 
     def _at(self, path: str, model: str | None) -> Entry:
-        found = self.find(lambda entry: entry.path == path, model)
-        if not found:
+        match = self.find(lambda entry: entry.path == path, model)
+        if not match:
             raise _not_here(path)
-        return found[0]
+        return match[0]
 
     def _changed(self, model: str, change: Callable[[Leaf], Leaf]) -> "Index":
         tree = with_leaf(self.tree, model, change, self.read)

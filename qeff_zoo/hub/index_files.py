@@ -167,12 +167,12 @@ def decode(content: bytes, *, known: bool = False) -> Index:
     Raises:
         RemoteError: The file is not an index, has an unknown version, or lists a path outside `packages/`.
     """
-    found, signature = _found(content, known=known)
-    if found["prefix"] or "serial" not in found:
+    content_, signature = _found(content, known=known)
+    if content_["prefix"] or "serial" not in content_:
         raise _malformed(
-            f"its prefix is {found['prefix']!r}, and a root has a serial and no prefix"
+            f"its prefix is {content_['prefix']!r}, and a root has a serial and no prefix"
         )
-    return Index(found["serial"], _node(found), tuple(found.get("remotes", ())), signature)
+    return Index(content_["serial"], _node(content_), tuple(content_.get("remotes", ())), signature)
 
 
 def decode_file(content: bytes, prefix: str, reference: Reference, *, known: bool = False) -> Node:
@@ -213,28 +213,28 @@ def _found(content: bytes, *, known: bool) -> tuple[dict[str, Any], bytes | None
         text, signature = parts(content)
         if not known and sum(map(text.count, (b",", b"[", b"{"))) > _MOST_VALUES:
             raise ValueError(f"it has more than {_MOST_VALUES:,} values")  # noqa: TRY301
-        found = json.loads(text) if known else parse(text)
+        document = json.loads(text) if known else parse(text)
     except (ValueError, zlib.error) as error:
         raise _malformed(str(error)) from error
-    if found.get("schema") != SCHEMA_ID:
+    if document.get("schema") != SCHEMA_ID:
         raise RemoteError(
-            f"The index has schema {found.get('schema')!r:.100}; expected {SCHEMA_ID!r}. Install a newer qeff-zoo, or "
-            "have the index written by this one."
+            f"The index has schema {document.get('schema')!r:.100}; expected {SCHEMA_ID!r}. Install a newer qeff-zoo, "
+            "or have the index written by this one."
         )
-    if not known and (problem := next(violations(_SCHEMA, found), None)):
+    if not known and (problem := next(violations(_SCHEMA, document), None)):
         raise _malformed(f"{problem.json_path} {shortened(problem.message)}")
-    return found, signature
+    return document, signature
 
 
-def _node(found: dict[str, Any]) -> Node:
-    prefix, listed = found["prefix"], sorted(found["files"])
+def _node(content: dict[str, Any]) -> Node:
+    prefix, listed = content["prefix"], sorted(content["files"])
     if not listed:
-        entries = tuple(map(_entry, found["packages"]))
+        entries = tuple(map(_entry, content["packages"]))
         if len({entry.path for entry in entries}) != len(entries):
             raise _malformed("it lists one path twice")
-        notices = {path: Notice(**notice) for path, notice in found["notices"].items()}
+        notices = {path: Notice(**notice) for path, notice in content["notices"].items()}
         return Leaf(entries, MappingProxyType(notices))
-    if found["packages"] or found["notices"]:
+    if content["packages"] or content["notices"]:
         raise _malformed("it lists files and packages; expected one of both")
     if astray := [
         each
@@ -244,7 +244,7 @@ def _node(found: dict[str, Any]) -> Node:
         raise _malformed(f"it lists the prefix {astray[0]!r} on the page of {prefix!r}")
     if double := [two for one, two in pairwise(listed) if two.startswith(one)]:
         raise _malformed(f"it lists the prefix {double[0]!r} twice")
-    return Page({each: Reference(**found["files"][each]) for each in listed})
+    return Page({each: Reference(**content["files"][each]) for each in listed})
 
 
 def _entry(package: dict[str, Any]) -> Entry:

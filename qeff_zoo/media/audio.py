@@ -96,14 +96,14 @@ def open_audio(
 ) -> OpenedAudio:
     """Read the header of a recording; arguments and errors are those of `read_audio`."""
     if isinstance(source, np.ndarray):
-        found = _open_array(source, rate if given_rate is None else given_rate)
+        opened = _open_array(source, rate if given_rate is None else given_rate)
     else:
         data, name = _bytes_of(source, limits)
         is_wav = data[:4] in (b"RIFF", b"RF64") and data[8:12] == b"WAVE"
         wave = _open_wav(data, name) if is_wav else None
-        found = wave or _open_compressed(data, name)
-    _check(found, limits)
-    return found
+        opened = wave or _open_compressed(data, name)
+    _check(opened, limits)
+    return opened
 
 
 def read_audio(
@@ -145,7 +145,7 @@ def decoding(opened: OpenedAudio, rate: int) -> Steps[Samples]:
     # Untouched memory is not allocated before samples arrive: a header may promise more than the file has.
     most = opened.samples + (0 if opened.is_exact else int(_LATE * opened.rate))
     mono = np.empty(int(most * rate / opened.rate) + _SPARE, np.float32)
-    loudest, read, made = 0.0, 0, 0
+    loudest, read, decoded = 0.0, 0, 0
     for block, is_last in _pieces(opened):
         lowest, highest = float(block.min()), float(block.max())
         loudest = max(loudest, -lowest, highest)
@@ -161,20 +161,20 @@ def decoding(opened: OpenedAudio, rate: int) -> Steps[Samples]:
             )
         one = block[:, 0] if opened.channels == 1 else block.mean(axis=1)
         part = resample(np.ascontiguousarray(one, np.float32), is_last)
-        mono[made : made + len(part)] = part
-        made += len(part)
+        mono[decoded : decoded + len(part)] = part
+        decoded += len(part)
         yield
     if loudest > _LOUDEST:
         raise MediaError(
             f"{opened.name} has samples of up to {loudest:,.0f}; expected floats from -1 to 1. Divide them by what is "
             "loudest in their scale, as 32,768 of 16 bits, or give integers of such a type."
         )
-    if not made:
+    if not decoded:
         raise MediaError(
             f"{opened.name} has {opened.samples} samples at {opened.rate:,} a second, which is none at {rate:,}; "
             "expected at least one. Record it again."
         )
-    return mono[:made]
+    return mono[:decoded]
 
 
 def _pieces(opened: OpenedAudio) -> Iterator[tuple[Samples, bool]]:
@@ -429,8 +429,8 @@ def _open_by_soundfile(data: bytes, name: str) -> OpenedAudio:
         ) from error
 
     def read(opened: Any, count: int) -> NDArray[np.float32]:
-        found: NDArray[np.float32] = opened.read(count, dtype="float32", always_2d=True)
-        return found
+        block: NDArray[np.float32] = opened.read(count, dtype="float32", always_2d=True)
+        return block
 
     def blocks() -> Iterator[NDArray[np.float32]]:
         with _whole(name), soundfile.SoundFile(_Content(data)) as opened:

@@ -16,13 +16,13 @@ def cut(samples: NDArray[Any], *, most: int, search: int, window: int) -> list[N
         search: Number of samples before the maximum length in which the quietest window is searched.
         window: Number of samples in a window, over which loudness is measured.
     """
-    found, at = list[NDArray[Any]](), 0
+    pieces, at = list[NDArray[Any]](), 0
     while at + most < len(samples):
         first = max(at, at + most - search)
         stop = max(at + 1, _quietest(samples[first : at + most], window) + first)
-        found.append(samples[at:stop])
+        pieces.append(samples[at:stop])
         at = stop
-    return [*found, samples[at:]]
+    return [*pieces, samples[at:]]
 
 
 def _quietest(samples: NDArray[Any], window: int) -> int:

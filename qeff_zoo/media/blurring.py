@@ -20,21 +20,21 @@ def blurred(maps: Array, axis: int, sigma: float, radius: int | None = None, *, 
     Args:
         maps: Numbers, of any shape.
         axis: Number of the axis.
-        sigma: Standard deviation in places.
-        radius: Radius of the kernel in places; None for four standard deviations.
+        sigma: Standard deviation in pixels.
+        radius: Radius of the kernel in pixels; None for four standard deviations.
         mode: Padding of the edges by numpy, "symmetric" or "reflect".
     """
     radius = int(_TRUNCATED * sigma + 0.5) if radius is None else radius
     kernel = np.exp(-0.5 / sigma**2 * np.arange(-radius, radius + 1) ** 2)
     kernel /= kernel.sum()
-    margins = [(radius, radius) if one == axis else (0, 0) for one in range(maps.ndim)]
+    margins = [(radius, radius) if number == axis else (0, 0) for number in range(maps.ndim)]
     wide, size = np.pad(maps, margins, mode=mode).astype(np.float64), maps.shape[axis]  # type: ignore[call-overload]
 
     def shifted(by: int) -> Array:
         part: list[Any] = [slice(None)] * maps.ndim
         part[axis] = slice(radius + by, radius + by + size)
-        found: Array = wide[tuple(part)]
-        return found
+        window: Array = wide[tuple(part)]
+        return window
 
     total = shifted(0) * kernel[radius]
     for by in range(radius, 0, -1):
@@ -60,13 +60,13 @@ def blurred_and_resized(image: Array, height: int, width: int) -> Array:
     )
     total = np.zeros((height, width))
     for lines, tall in ((rows, 1.0 - down), (below, down)):
-        for places, wide in ((columns, 1.0 - right), (beside, right)):
-            total += image[lines][:, places].astype(np.float64) * tall[:, None] * wide[None, :]
+        for taps, wide in ((columns, 1.0 - right), (beside, right)):
+            total += image[lines][:, taps].astype(np.float64) * tall[:, None] * wide[None, :]
     return total.astype(np.float32)
 
 
 def _places(old: int, new: int) -> tuple[Array, Array, Array]:
-    """Return the places before and after the centers of new places, mirrored, and the share of the latter."""
+    """Return the old pixels before and after the centers of new ones, mirrored, and the share of the latter."""
     centers = (np.arange(new) + 0.5) * (old / new) - 0.5
     last = old - 1
     # Centers beyond the last place keep it as the first of two, as in scipy, whose sums have that order.

@@ -55,7 +55,7 @@ class AudioTrack:
     """Audio of a container whose header has been read.
 
     Attributes:
-        samples: Number of samples in each channel, as the header says; its end may differ slightly.
+        samples: Number of samples in each channel, by the header; the decoded number may differ slightly.
         channels: Number of channels.
         rate: Samples a second.
         blocks: A function that returns the samples block by block, (samples, channels).
@@ -183,7 +183,7 @@ class DecodedFrames(Sequence[NDArray[np.uint8]]):
 
     def __getitem__(self, index: int | slice) -> Any:
         if isinstance(index, slice):
-            return [self[one] for one in range(*index.indices(len(self)))]
+            return [self[number] for number in range(*index.indices(len(self)))]
         for _ in self.reaching(range(len(self))[index]):
             pass
         return self.current
@@ -239,14 +239,14 @@ def _blocks(
         stream = _stream(container, "audio", name)
         stream.thread_count = 1
         for frame in container.decode(stream):
-            found = _samples(frame)
-            if (found.shape[1], frame.sample_rate) != (channels, rate):
+            samples = _samples(frame)
+            if (samples.shape[1], frame.sample_rate) != (channels, rate):
                 raise MediaError(
                     f"{name} begins with {channels} channels at {rate:,} samples a second, and goes on with "
-                    f"{found.shape[1]} at {frame.sample_rate:,}. Expected one form. Convert it to WAV."
+                    f"{samples.shape[1]} at {frame.sample_rate:,}. Expected one form. Convert it to WAV."
                 )
-            held.append(found)
-            length += len(found)
+            held.append(samples)
+            length += len(samples)
             if length * channels >= _BLOCK:
                 read += length
                 yield np.concatenate(held)
@@ -269,8 +269,8 @@ def _samples(frame: Any) -> NDArray[np.float32]:
         columns = (columns.astype(np.float32) - 128) / 128
     elif columns.dtype.kind == "i":
         columns = columns / -float(np.iinfo(columns.dtype).min)
-    found: NDArray[np.float32] = columns.astype(np.float32)
-    return found
+    samples: NDArray[np.float32] = columns.astype(np.float32)
+    return samples
 
 
 def _seconds(stream: Any, container: Any) -> float | None:

@@ -454,7 +454,7 @@ def _gemma4(
     """
     rate = int(settings.get("sampling_rate", _RATE))
     lengths = (settings.get("frame_length_ms", 20.0), settings.get("hop_length_ms", 10.0))
-    width, hop = (round(rate * one / 1000) for one in lengths)
+    width, hop = (round(rate * length / 1000) for length in lengths)
     size = 2 ** math.ceil(math.log2(width)) * (2 if settings.get("fft_overdrive") else 1)
     limits = float(settings.get("min_frequency", 0)), float(settings.get("max_frequency", 8000))
     filters = htk_filters(int(settings.get("feature_size", 128)), size, rate, *limits)

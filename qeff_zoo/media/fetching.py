@@ -179,10 +179,10 @@ def _public_address(
             f"one of those. {_send_itself(name)}"
         )
     try:
-        found = _looked_up(host, parts.port or _PORTS[parts.scheme], deadline.left)
+        answer = _looked_up(host, parts.port or _PORTS[parts.scheme], deadline.left)
     except OSError as error:
         raise _failed(name, error) from error
-    addresses = [str(one[4][0]) for one in found]
+    addresses = [str(one[4][0]) for one in answer]
     if not addresses or not all(map(_is_public, addresses)):
         raise MediaError(
             f"Cannot fetch {name}: {host!r} is at a private address. Expected a public one. "
@@ -207,12 +207,12 @@ def _looked_up(host: str, port: int, seconds: float) -> Any:
 
     threading.Thread(target=look_up, daemon=True).start()
     try:
-        found = answers.get(timeout=max(seconds, 0))
+        answer = answers.get(timeout=max(seconds, 0))
     except Empty:
         raise TimeoutError(f"{host!r} was not found in {seconds:.3g} seconds") from None
-    if isinstance(found, OSError):
-        raise found
-    return found
+    if isinstance(answer, OSError):
+        raise answer
+    return answer
 
 
 def _send_itself(name: str) -> str:

@@ -57,7 +57,7 @@ def from_second_to_second(video: Frames, settings: Settings) -> Sequence[int]:
     fps, duration = video.fps, total / video.fps
     if duration <= settings["max_duration"]:
         count = max(math.floor(duration * each_second), 1)
-        at = [math.ceil(one * fps / each_second) for one in range(count)]
+        at = [math.ceil(number * fps / each_second) for number in range(count)]
     elif (count := int(settings["max_duration"] * each_second)) >= total:
         at = [*range(total)]
     else:
@@ -89,7 +89,7 @@ def so_many_of_a_second(video: Frames, settings: Settings) -> Sequence[int]:
     count = min(int(duration * each_second), settings["max_frames"])
     total = len(video.frames)
     if total < count:
-        at = [math.floor(one * total / count) for one in range(count)]
+        at = [math.floor(number * total / count) for number in range(count)]
     else:
         at = _by_time(total, fps, each_second, duration - 1 / each_second)
     return _each_once(_filled(at, total, count))
@@ -121,8 +121,8 @@ def _each_once(chosen: Sequence[int]) -> list[int]:
 
 
 def _spread(first: int, last: int, count: int) -> list[int]:
-    found: list[int] = np.linspace(first, last, count, dtype=int).tolist()
-    return found
+    indices: list[int] = np.linspace(first, last, count, dtype=int).tolist()
+    return indices
 
 
 def in_the_middle(video: Frames, settings: Settings) -> Sequence[int]:
@@ -152,7 +152,7 @@ def at_whole_steps(video: Frames, settings: Settings) -> Sequence[int]:
         return range(total)
     if count > total:
         raise too_few(video, count)
-    return [one * total // count for one in range(count)]
+    return [number * total // count for number in range(count)]
 
 
 def between_first_and_last(video: Frames, settings: Settings) -> Sequence[int]:
@@ -196,22 +196,22 @@ def one_of_a_second(video: Frames, settings: Settings) -> Sequence[int]:
     fps, duration = video.fps, len(video.frames) / video.fps
     most, total = settings["max_num_frames"], len(video.frames)
     if duration <= most:
-        return [int(one * fps) for one in range(math.ceil(duration))]
-    tenths = (round(one * 0.1, 1) for one in range(int(duration / 0.1)))
-    at = [min(int(one * fps), total - 1) for one in tenths]
+        return [int(number * fps) for number in range(math.ceil(duration))]
+    tenths = (round(number * 0.1, 1) for number in range(int(duration / 0.1)))
+    at = [min(int(tenth * fps), total - 1) for tenth in tenths]
     return [at[one] for one in _spread(0, len(at) - 1, most)] if len(at) > most else at
 
 
 def taken_of_a_second(settings: Settings) -> float:
     """Return Molmo 2's default number of frames per second, for a video without timestamps."""
-    found: float = settings.get("fps") or settings["max_fps"]
-    return found
+    rate: float = settings.get("fps") or settings["max_fps"]
+    return rate
 
 
 def _at_distances(total: int, count: int, start: float = 0) -> list[int]:
     # float32 at the end, as in transformers: an index that is nearly the next frame becomes that frame
     steps = np.arange(start, total, total / count).astype(np.float32)
-    return [int(one) for one in steps if one < total]
+    return [int(step) for step in steps if step < total]
 
 
 def _no_times(video: Frames, each_second: float) -> MediaError:

@@ -6,6 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from qeff_zoo.media.families import (
+    cosmos3_edge,
+    gemma4,
+    paddleocr_vl,
+    pixtral,
+    video_llama_3,
+)
 from qeff_zoo.media.image_processor import PROCESSORS, ImageProcessor
 
 from . import image_rules as rules
@@ -57,10 +64,10 @@ def _by_tokens(settings: Mapping[str, Any], patches: int) -> dict[str, Any]:
 
 _BOUNDS: Mapping[rules.Rule, Callable[[Mapping[str, Any], int], dict[str, Any]]] = {
     patch_rules.grid_of_patches: _by_pixels,
-    patch_rules.grid_with_merge_sizes: _by_pixels,
-    patch_rules.lines_of_patches: _by_pixels,
+    video_llama_3.grid_with_merge_sizes: _by_pixels,
+    paddleocr_vl.lines_of_patches: _by_pixels,
     patch_rules.grid_of_frames: _by_frames,
-    patch_rules.grid_of_pixels: _by_frames,
-    rules.whole_patches: _by_edges,
-    patch_rules.placed_patches: _by_tokens,
+    cosmos3_edge.grid_of_pixels: _by_frames,
+    pixtral.whole_patches: _by_edges,
+    gemma4.placed_patches: _by_tokens,
 }

@@ -9,8 +9,24 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from qeff_zoo.errors import MediaError
-from qeff_zoo.media import canvases, patch_rules, slices, torchvision_rules
 from qeff_zoo.media import image_rules as rules
+from qeff_zoo.media import patch_rules
+from qeff_zoo.media.families import (
+    cohere2_vision,
+    cosmos3_edge,
+    gemma4,
+    got_ocr2,
+    kimi_k25,
+    lfm2,
+    llama4,
+    minicpm,
+    minimax_m3,
+    ovis2,
+    paddleocr_vl,
+    pixtral,
+    radio,
+    video_llama_3,
+)
 from qeff_zoo.media.image_processor import PROCESSORS, ImageProcessor
 from qeff_zoo.media.images import ImageSource
 from qeff_zoo.media.video_processor import VideoProcessor
@@ -25,30 +41,30 @@ _TILES = ("crop_to_patches", "min_patches", "max_patches")
 _OPTIONS: Mapping[rules.Rule, tuple[Collection[str], Mapping[str, Any]]] = {
     **dict.fromkeys(
         (
-            patch_rules.grid_of_patches, patch_rules.grid_with_merge_sizes, patch_rules.lines_of_patches,
-            patch_rules.grid_of_frames, patch_rules.grid_of_pixels, torchvision_rules.grid_of_resized_patches,
+            patch_rules.grid_of_patches, video_llama_3.grid_with_merge_sizes, paddleocr_vl.lines_of_patches,
+            patch_rules.grid_of_frames, cosmos3_edge.grid_of_pixels, minimax_m3.grid_of_resized_patches,
         ),
         (_BY_PIXELS, {"max_pixels": _LOW_SIDE**2}),
     ),
     **dict.fromkeys(
-        (patch_rules.placed_patches, torchvision_rules.placed_merged_patches),
+        (gemma4.placed_patches, gemma4.placed_merged_patches),
         (("max_soft_tokens",), {"max_soft_tokens": 70}),
     ),
     **dict.fromkeys(
-        (rules.tiles_of_one_canvas, canvases.whole_and_covering_tiles, torchvision_rules.tiles_of_fitting_grids),
+        (got_ocr2.tiles_of_one_canvas, ovis2.whole_and_covering_tiles, cohere2_vision.tiles_of_fitting_grids),
         (_TILES, {"crop_to_patches": False}),
     ),
-    rules.whole_patches: (("size",), {"size": {"longest_edge": _LOW_SIDE}}),
+    pixtral.whole_patches: (("size",), {"size": {"longest_edge": _LOW_SIDE}}),
     rules.tiles_and_whole: (("do_image_splitting", "size"), {"do_image_splitting": False}),
-    slices.whole_and_slices: (("slice_mode", "max_slice_nums"), {"slice_mode": False}),
-    slices.whole_and_resized_slices: (("slice_mode", "max_slice_nums"), {"slice_mode": False}),
-    torchvision_rules.tiles_of_canvases_and_whole: (("max_patches",), {"max_patches": 1}),
-    torchvision_rules.tiles_of_patches: (
+    minicpm.whole_and_slices: (("slice_mode", "max_slice_nums"), {"slice_mode": False}),
+    minicpm.whole_and_resized_slices: (("slice_mode", "max_slice_nums"), {"slice_mode": False}),
+    llama4.tiles_of_canvases_and_whole: (("max_patches",), {"max_patches": 1}),
+    lfm2.tiles_of_patches: (
         ("do_image_splitting", "min_tiles", "max_tiles", "min_image_tokens", "max_image_tokens"),
         {"do_image_splitting": False},
     ),
-    torchvision_rules.padded_lines_of_patches: (("max_patches",), {"max_patches": 1024}),
-    torchvision_rules.lines_of_float_patches: (
+    kimi_k25.padded_lines_of_patches: (("max_patches",), {"max_patches": 1024}),
+    radio.lines_of_float_patches: (
         ("min_num_patches", "max_num_patches"), {"min_num_patches": 1, "max_num_patches": 1024},
     ),
 }  # fmt: skip
@@ -172,7 +188,7 @@ def with_sampling(processor: VideoProcessor, options: Mapping[str, Any]) -> Vide
     sampled = options.get("do_sample_frames", bool(changed) or None)
     if sampled is not None:
         changed["do_sample_frames"] = bool(sampled)
-    fixed = {name: one for name, one in changed.items() if name not in processor.kind.fixed}
+    fixed = {name: value for name, value in changed.items() if name not in processor.kind.fixed}
     return replace(processor, settings={**processor.settings, **fixed})
 
 
@@ -190,4 +206,4 @@ def _size_of(given: Any, known: Mapping[str, int]) -> dict[str, int]:
         raise MediaError(
             f"Option 'size' is {given!r}; expected {' and '.join(known)} by name, as the checkpoint has it. Change it."
         )
-    return {name: _positive(f"size.{name}", one) for name, one in given.items()}
+    return {name: _positive(f"size.{name}", array) for name, array in given.items()}

@@ -14,21 +14,50 @@ from typing import Any
 from qeff_zoo.checkpoint.files import PROCESSOR_SETTINGS, read_config
 from qeff_zoo.checkpoint.json_files import read_json
 from qeff_zoo.errors import CheckpointError, MediaError, UnsupportedModelError, ZooError
-from qeff_zoo.media.canvases import (
-    smaller_tiles_and_whole,
-    tiles_of_canvases,
-    tiles_of_pages,
-    whole_and_covering_tiles,
-    whole_and_filled_tiles,
-    whole_and_padded_tiles,
+from qeff_zoo.media.families import (
+    aria,
+    cohere2_vision,
+    convnext,
+    cosmos3_edge,
+    deepseek_ocr2,
+    deepseek_vl_hybrid,
+    donut,
+    dpt,
+    efficientnet,
+    fuyu,
+    gemma3,
+    gemma4,
+    glpn,
+    got_ocr2,
+    granite_docling,
+    idefics2,
+    kimi_k25,
+    lfm2,
+    llama4,
+    minicpm,
+    minimax_m3,
+    mllama,
+    mobilevit,
+    molmo,
+    ovis2,
+    owlv2,
+    paddleocr_vl,
+    perception_lm,
+    phi4,
+    pixtral,
+    radio,
+    sam,
+    segformer,
+    step3p7,
+    swin2sr,
+    timm_wrapper,
+    video_llama_3,
+    vitpose,
+    zoedepth,
 )
-from qeff_zoo.media.crops import whole_and_overlapping_crops, whole_and_padded_crops
 from qeff_zoo.media.images import LIMITS, ImageLimits, ImageSource, Pixels, read_image
-from qeff_zoo.media.masked import corner_of_square, wholes_or_parts
-from qeff_zoo.media.pages import page, page_without_margin
-from qeff_zoo.media.slices import parts_and_whole, whole_and_resized_slices, whole_and_slices
 
-from . import depth_rules, detection_rules, patch_rules, pose_rules, torchvision_rules
+from . import detection_rules, patch_rules
 from . import image_rules as rules
 
 FILES = (PROCESSOR_SETTINGS, "processor_config.json", "preprocessor_config.json")
@@ -84,7 +113,7 @@ _IDEFICS3 = {
 # transformers' class, or one of a checkpoint's code -> the rule that computes its arrays, and default settings.
 PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
     "AriaImageProcessor": (
-        corner_of_square,
+        aria.corner_of_square,
         {
             **_PLAIN, **_HALF, "resample": _BICUBIC, "size": {"height": 980, "width": 980}, "max_image_size": 980,
             "min_image_size": 336, "split_image": False,
@@ -111,35 +140,35 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
         },
     ),
     "Cohere2VisionImageProcessor": (
-        torchvision_rules.tiles_of_fitting_grids,
+        cohere2_vision.tiles_of_fitting_grids,
         {
             **_PLAIN, **_CLIP, "resample": _BICUBIC, "size": {"height": 512, "width": 512},
             "crop_to_patches": True, "min_patches": 1, "max_patches": 12, "patch_size": 16,
         },
     ),
     "ConvNextImageProcessor": (
-        rules.cropped_below_384,
+        convnext.cropped_below_384,
         {
             **_PLAIN, **_HALF, "resample": _BICUBIC, "size": {"shortest_edge": 384}, "crop_pct": 224 / 256,
             "default_to_square": False,
         },
     ),
     "Cosmos3EdgeImageProcessor": (
-        patch_rules.grid_of_pixels,
+        cosmos3_edge.grid_of_pixels,
         {
             **_PATCHES, **_HALF, "size": {"shortest_edge": 256 * 256, "longest_edge": 4096 * 4096},
             "patch_size": 16, "temporal_patch_size": 1,
         },
     ),
     "DeepseekOcr2ImageProcessor": (
-        smaller_tiles_and_whole,
+        deepseek_ocr2.smaller_tiles_and_whole,
         {
             **_PLAIN, **_HALF, "resample": _BICUBIC, "size": {"height": 1024, "width": 1024}, "tile_size": 768,
             "crop_to_patches": True, "min_patches": 2, "max_patches": 6, "background_color": (127, 127, 127),
         },
     ),
     "DeepseekVLHybridImageProcessor": (
-        rules.long_edge_in_two_squares,
+        deepseek_vl_hybrid.long_edge_in_two_squares,
         {
             **_PADDED, "high_res_size": {"height": 1024, "width": 1024}, "high_res_resample": _BICUBIC,
             "high_res_image_mean": _CLIP["image_mean"], "high_res_image_std": _CLIP["image_std"],
@@ -156,29 +185,29 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
         },
     ),
     "DonutImageProcessor": (
-        page,
+        donut.page,
         {**_PAGE, **_HALF, "size": {"height": 2560, "width": 1920}, "width_first": True},
     ),
     "DPTImageProcessor": (
-        depth_rules.whole_multiples,
+        dpt.whole_multiples,
         {
             **_PLAIN, **_HALF, "resample": _BICUBIC, "size": {"height": 384, "width": 384},
             "ensure_multiple_of": 1, "keep_aspect_ratio": False,
         },
     ),
     "FuyuImageProcessor": (
-        patch_rules.patches_of_whole_lines,
+        fuyu.patches_of_whole_lines,
         {
             **_PLAIN, **_HALF, "resample": _BILINEAR, "size": {"height": 1080, "width": 1920},
             "patch_size": {"height": 30, "width": 30}, "do_pad": True, "padding_value": 1.0,
         },
     ),
     "Gemma3ImageProcessor": (
-        rules.pan_and_scan,
+        gemma3.pan_and_scan,
         {**_PLAIN, **_HALF, "resample": _BILINEAR, "size": {"height": 224, "width": 224}},
     ),
     "Gemma4ImageProcessor": (
-        patch_rules.placed_patches,
+        gemma4.placed_patches,
         {
             **_PLAIN, "do_normalize": False, "image_mean": (0.0, 0.0, 0.0), "image_std": (1.0, 1.0, 1.0),
             "resample": _BICUBIC, "size": {"height": 224, "width": 224}, "patch_size": 16, "merge_size": 1,
@@ -186,7 +215,7 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
         },
     ),
     "Gemma4UnifiedImageProcessor": (
-        torchvision_rules.placed_merged_patches,
+        gemma4.placed_merged_patches,
         {
             **_PLAIN, "do_normalize": False, "image_mean": (0.0, 0.0, 0.0), "image_std": (1.0, 1.0, 1.0),
             "resample": _BICUBIC, "size": {"height": 224, "width": 224}, "patch_size": 16, "merge_size": 1,
@@ -203,7 +232,7 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
         ),
     ),
     "EfficientNetImageProcessor": (
-        rules.divided_twice,
+        efficientnet.divided_twice,
         {
             **_PLAIN, **_HALF, "resample": _BICUBIC, "size": {"height": 346, "width": 346},
             "crop_size": {"height": 289, "width": 289}, "rescale_offset": False, "include_top": True,
@@ -217,21 +246,21 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
         },
     ),
     "GLPNImageProcessor": (
-        depth_rules.multiples_below,
+        glpn.multiples_below,
         {
             **_PLAIN, **_HALF, "do_normalize": False, "resample": _BILINEAR,
             "size": {"height": 480, "width": 640}, "size_divisor": 32,
         },
     ),
     "GotOcr2ImageProcessor": (
-        rules.tiles_of_one_canvas,
+        got_ocr2.tiles_of_one_canvas,
         {
             **_PLAIN, **_CLIP, "resample": _BICUBIC, "size": {"height": 384, "width": 384},
             "crop_to_patches": False, "min_patches": 1, "max_patches": 12,
         },
     ),
     "GraniteDoclingImageProcessor": (
-        tiles_of_pages,
+        granite_docling.tiles_of_pages,
         {
             **_PLAIN, **_CLIP, "resample": _BICUBIC, "size": {"height": 512, "width": 512},
             "crop_to_patches": True, "min_patches": 1, "max_patches": 32, "fine_route": False,
@@ -239,7 +268,7 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
         },
     ),
     "Idefics2ImageProcessor": (
-        wholes_or_parts,
+        idefics2.wholes_or_parts,
         {
             **_PLAIN, **_HALF, "resample": _BILINEAR, "size": {"shortest_edge": 378, "longest_edge": 980},
             "default_to_square": False, "do_image_splitting": False, "do_pad": True,
@@ -248,7 +277,7 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
     "Idefics3ImageProcessor": (rules.tiles_and_whole, _IDEFICS3),
     "JanusImageProcessor": (rules.long_edge_in_square, _PADDED),
     "Kimi_K25ImageProcessor": (
-        torchvision_rules.padded_lines_of_patches,
+        kimi_k25.padded_lines_of_patches,
         {
             **_PATCHES, **_HALF, "size": {"max_height": 512, "max_width": 512}, "max_patches": 16384,
         },
@@ -258,7 +287,7 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
         {**_CROPPED, **_IMAGENET, "crop_pct": 224 / 256, "of_short_edges": True},
     ),
     "Lfm2VlImageProcessor": (
-        torchvision_rules.tiles_of_patches,
+        lfm2.tiles_of_patches,
         {
             **_PLAIN, **_HALF, "resample": _BILINEAR, "size": {"height": 512, "width": 512}, "do_pad": True,
             "downsample_factor": 2, "do_image_splitting": True, "min_tiles": 2, "max_tiles": 10,
@@ -267,7 +296,7 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
         },
     ),
     "Llama4ImageProcessor": (
-        torchvision_rules.tiles_of_canvases_and_whole,
+        llama4.tiles_of_canvases_and_whole,
         {
             **_PLAIN, **_HALF, "resample": _BILINEAR, "size": {"height": 336, "width": 336}, "max_patches": 16,
             "resize_to_max_canvas": False,
@@ -298,7 +327,7 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
         ),
     ),
     "MiniCPMOcrImageProcessor": (
-        whole_and_resized_slices,
+        minicpm.whole_and_resized_slices,
         {
             **_PLAIN, **_HALF, "resample": _BICUBIC, "size": {"height": 448, "width": 448}, "patch_size": 14,
             "max_slice_nums": 9, "scale_resolution": 448, "slice_mode": True, "downsample_mode": "4x",
@@ -306,20 +335,20 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
         },
     ),
     "MiniCPMV4_6ImageProcessor": (
-        whole_and_slices,
+        minicpm.whole_and_slices,
         {
             **_PLAIN, **_HALF, "resample": _BICUBIC, "size": {"height": 448, "width": 448}, "patch_size": 14,
             "max_slice_nums": 9, "scale_resolution": 448, "slice_mode": True, "downsample_mode": "16x",
         },
     ),
     "MiniMaxM3VLImageProcessor": (
-        torchvision_rules.grid_of_resized_patches,
+        minimax_m3.grid_of_resized_patches,
         {
             **_PATCHES, "size": {"shortest_edge": 4 * 28 * 28, "longest_edge": 451_584},
         },
     ),
     "MobileViTImageProcessor": (
-        rules.blue_first,
+        mobilevit.blue_first,
         {
             **_CROPPED, "do_normalize": False, "crop_size": {"height": 256, "width": 256},
             "do_flip_channel_order": True,
@@ -333,28 +362,28 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
         ),
     ),
     "MllamaImageProcessor": (
-        tiles_of_canvases,
+        mllama.tiles_of_canvases,
         {
             **_PLAIN, **_HALF, "resample": _BILINEAR, "size": {"height": 224, "width": 224},
             "max_image_tiles": 4,
         },
     ),
     "Molmo2ImageProcessor": (
-        whole_and_overlapping_crops,
+        molmo.whole_and_overlapping_crops,
         {
             **_PLAIN, **_HALF, "resample": _BILINEAR, "size": {"height": 378, "width": 378}, "patch_size": 14,
             "max_crops": 8, "overlap_margins": (4, 4), "pooling_size": (2, 2),
         },
     ),
     "MolmoImageProcessor": (
-        whole_and_padded_crops,
+        molmo.whole_and_padded_crops,
         {
             **_PLAIN, **_CLIP, "resample": _BILINEAR, "size": {"height": 336, "width": 336}, "patch_size": 14,
             "max_crops": 12, "overlap_margins": (4, 4), "pooling_size": (2, 2),
         },
     ),
     "NemotronH_Omni_Reasoning_V3ImageProcessor": (
-        torchvision_rules.lines_of_float_patches,
+        radio.lines_of_float_patches,
         {
             **_PLAIN, **_CLIP, "resample": _BICUBIC, "size": {"height": 512, "width": 512}, "patch_size": 16,
             "merge_size": 1, "downsample_ratio": 0.5, "min_num_patches": 1024, "max_num_patches": 13312,
@@ -362,14 +391,14 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
         },
     ),
     "NougatImageProcessor": (
-        page_without_margin,
+        donut.page_without_margin,
         {
             **_PAGE, **_IMAGENET,
             "size": {"height": 896, "width": 672}, "do_crop_margin": True,
         },
     ),
     "Ovis2ImageProcessor": (
-        whole_and_covering_tiles,
+        ovis2.whole_and_covering_tiles,
         {
             **_PLAIN, **_CLIP, "resample": _BICUBIC, "size": {"height": 384, "width": 384},
             "crop_to_patches": False, "min_patches": 1, "max_patches": 12, "use_covering_area_grid": True,
@@ -383,7 +412,7 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
         },
     ),
     "Owlv2ImageProcessor": (
-        detection_rules.squares,
+        owlv2.squares,
         {**_PLAIN, **_CLIP, "resample": _BILINEAR, "size": {"height": 960, "width": 960}, "do_pad": True},
     ),
     "PPChart2TableImageProcessor": (
@@ -391,27 +420,27 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
         {**_PLAIN, **_CLIP, "resample": _BICUBIC, "size": {"height": 1024, "width": 1024}},
     ),
     "PaddleOCRVLImageProcessor": (
-        patch_rules.lines_of_patches,
+        paddleocr_vl.lines_of_patches,
         {
             **_PATCHES, "size": {"shortest_edge": 384 * 384, "longest_edge": 1536 * 1536}, "temporal_patch_size": 1,
         },
     ),
     "PerceptionLMImageProcessor": (
-        whole_and_filled_tiles,
+        perception_lm.whole_and_filled_tiles,
         {
             **_PLAIN, **_HALF, "resample": _BICUBIC, "size": {"height": 448, "width": 448},
             "vision_input_type": "thumb+tile", "tile_size": 448, "max_num_tiles": 36,
         },
     ),
     "Phi4MultimodalImageProcessor": (
-        whole_and_padded_tiles,
+        phi4.whole_and_padded_tiles,
         {
             **_PLAIN, **_HALF, "resample": _BICUBIC, "size": {"height": 448, "width": 448}, "patch_size": 14,
             "dynamic_hd": 36,
         },
     ),
     "PixtralImageProcessor": (
-        rules.whole_patches,
+        pixtral.whole_patches,
         {
             **_PLAIN, **_CLIP, "resample": _BICUBIC, "size": {"longest_edge": 1024},
             "patch_size": {"height": 16, "width": 16}, "do_pad": True,
@@ -438,14 +467,14 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
         },
     ),
     "SamImageProcessor": (
-        rules.padded_squares,
+        sam.padded_squares,
         {
             **_PLAIN, **_IMAGENET, "resample": _BILINEAR, "size": {"longest_edge": 1024}, "do_pad": True,
             "pad_size": {"height": 1024, "width": 1024},
         },
     ),
     "SegformerImageProcessor": (
-        rules.whole,
+        segformer.resized,
         {**_PLAIN, **_IMAGENET, "resample": _BILINEAR, "size": {"height": 512, "width": 512}},
     ),
     "SiglipImageProcessor": (
@@ -457,25 +486,25 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
     ),
     "SmolVLMImageProcessor": (rules.tiles_and_whole, _IDEFICS3),
     "Step3p7ImageProcessor": (
-        parts_and_whole,
+        step3p7.parts_and_whole,
         {
             **_PLAIN, **_CLIP, "resample": _BILINEAR, "size": {"height": 728, "width": 728}, "patch_size": 504,
             "max_image_size": 3024,
         },
     ),
     "Swin2SRImageProcessor": (
-        rules.reflected_windows,
+        swin2sr.reflected_windows,
         {**_PLAIN, **_HALF, "do_normalize": False, "do_pad": True, "size": {"height": 8, "width": 8}},
     ),
     "TimmWrapperImageProcessor": (
-        rules.scaled_and_cropped,
+        timm_wrapper.scaled_and_cropped,
         {
             **_PLAIN, **_IMAGENET, "resample": _BICUBIC,
             "size": {"height": 224, "width": 224}, "crop_pct": 0.875, "crop_mode": "center",
         },
     ),
     "VideoLlama3ImageProcessor": (
-        patch_rules.grid_with_merge_sizes,
+        video_llama_3.grid_with_merge_sizes,
         {
             **_PATCHES, **_HALF, "size": {"shortest_edge": 56 * 56, "longest_edge": 28 * 28 * 1280},
             "temporal_patch_size": 1, "merge_size": 1,
@@ -487,7 +516,7 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
         {**_PLAIN, **_HALF, "resample": _BILINEAR, "size": {"height": 224, "width": 224}},
     ),
     "VitPoseImageProcessor": (
-        pose_rules.people,
+        vitpose.people,
         {
             **_PLAIN, **_IMAGENET, "size": {"height": 256, "width": 192}, "do_affine_transform": True,
             "normalize_factor": 200.0,
@@ -495,7 +524,7 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
     ),
     "YolosImageProcessor": (detection_rules.padded_multiples, _BETWEEN_EDGES),
     "ZoeDepthImageProcessor": (
-        depth_rules.reflected_multiples,
+        zoedepth.reflected_multiples,
         {
             **_PLAIN, **_HALF, "resample": _BILINEAR, "size": {"height": 384, "width": 512}, "do_pad": True,
             "border_factor": 3, "ensure_multiple_of": 1 / 32, "keep_aspect_ratio": True,
@@ -603,7 +632,7 @@ def read_image_processor(
         if path := files.get(file):
             documents[file] = read_json(path)
     # A recent transformers saves the image processor's settings in processor_config.json; older versions do not.
-    found = [
+    settings = [
         document
         for file, document in documents.items()
         if file == FILES[-1] or "image_processor" in document
@@ -613,15 +642,15 @@ def read_image_processor(
         config = read_config(path) if config.get("auto_map") else config
         by_timm, by_code = config.get("pretrained_cfg"), config.get("image_processor")
         if isinstance(by_code, dict):  # see `Recipe.alias`
-            found = [by_code]
-        elif not found and isinstance(by_timm, dict):
-            found = [rules.settings_of_timm(by_timm)]
-    if not found:
+            settings = [by_code]
+        elif not settings and isinstance(by_timm, dict):
+            settings = [timm_wrapper.settings_of_timm(by_timm)]
+    if not settings:
         raise CheckpointError(
             "Cannot preprocess images for this checkpoint: it has no settings of a processor. Expected "
             f"{FILES[-1]}, or {FILES[1]} with `image_processor`. Get the whole checkpoint."
         )
-    return image_processor(found[0], default, **changes)
+    return image_processor(settings[0], default, **changes)
 
 
 #: Former names of settings, in checkpoints of Nemotron and OWL-ViT.
@@ -655,7 +684,9 @@ def standard(settings: dict[str, Any]) -> dict[str, Any]:
     for key in ("image_mean", "image_std"):
         values = settings[key]
         numbers = [values] if isinstance(values, int | float) else values
-        if len(numbers) not in (1, 3) or not all(isinstance(one, int | float) for one in numbers):
+        if len(numbers) not in (1, 3) or not all(
+            isinstance(number, int | float) for number in numbers
+        ):
             raise CheckpointError(
                 f"Cannot process images: `{key}` is {values!r}. Expected 3 numbers, of red, green and blue. Correct "
                 "the processor's JSON."

@@ -220,7 +220,7 @@ def _check_scans(count: int, size: tuple[int, int], name: str) -> None:
 def _not_opened(content: bytes) -> str:
     """Return what a file is that Pillow does not recognize."""
     kind = described(content)
-    is_damaged = kind.upper().endswith(tuple(f" {one} IMAGE" for one in FORMATS))
+    is_damaged = kind.upper().endswith(tuple(f" {format} IMAGE" for format in FORMATS))
     return f"it is {kind} whose header is damaged" if is_damaged else f"it is {kind}"
 
 
@@ -276,12 +276,12 @@ def reading_pixels(name: str) -> Iterator[None]:
 def _colors(image: "Image.Image", *, opaque: bool) -> Pixels:
     """Convert an image to RGB strip by strip, so that a large image is in memory twice and not five times."""
     width, height = image.size
-    found = np.empty((height, width, 3), np.uint8)
+    colors = np.empty((height, width, 3), np.uint8)
     lines = max(1, _STRIP // width)
     for top in range(0, height, lines):
         strip = image.crop((0, top, width, min(top + lines, height)))
-        found[top : top + lines] = _strip(strip, opaque=opaque)
-    return found
+        colors[top : top + lines] = _strip(strip, opaque=opaque)
+    return colors
 
 
 def _strip(image: "Image.Image", *, opaque: bool) -> Pixels:

@@ -55,30 +55,30 @@ def _along(image: Array, axis: int, new: int, dtype: Any, weigh: Callable[[Array
     """Resize one axis of an image by a function of lines, (old lines, values), part by part."""
     old = image.shape[axis]
     lines = np.moveaxis(image, axis, 0).reshape(old, -1)
-    made, some = np.empty((new, lines.shape[1]), dtype), max(1, _SLAB // old)
+    resized, some = np.empty((new, lines.shape[1]), dtype), max(1, _SLAB // old)
     for start in range(0, lines.shape[1], some):  # int32 takes four times the memory of bytes
-        made[:, start : start + some] = weigh(lines[:, start : start + some])
+        resized[:, start : start + some] = weigh(lines[:, start : start + some])
     shape = (new, *(size for place, size in enumerate(image.shape) if place != axis))
-    return np.moveaxis(made.reshape(shape), 0, axis)
+    return np.moveaxis(resized.reshape(shape), 0, axis)
 
 
 def _weighed(first: Array, weights: Array, bits: int, lines: Array) -> Array:
     """Return weighted sums of lines, rounded to bytes: (new lines, values)."""
     lines = lines.astype(np.int32)
-    made = np.full((len(first), lines.shape[1]), 1 << (bits - 1), np.int32)
+    sums = np.full((len(first), lines.shape[1]), 1 << (bits - 1), np.int32)
     for tap in range(weights.shape[1]):
         at = np.minimum(first + tap, len(lines) - 1)  # beyond the last line the weight is 0
-        made += weights[:, tap : tap + 1] * lines[at]
-    found: Array = np.clip(made >> bits, 0, 255).astype(np.uint8)
-    return found
+        sums += weights[:, tap : tap + 1] * lines[at]
+    rounded: Array = np.clip(sums >> bits, 0, 255).astype(np.uint8)
+    return rounded
 
 
 def _weighed_numbers(first: Array, weights: Array, lines: Array) -> Array:
     """Return weighted sums of lines of float32: (new lines, values)."""
-    made = np.zeros((len(first), lines.shape[1]), np.float32)
+    sums = np.zeros((len(first), lines.shape[1]), np.float32)
     for tap in range(weights.shape[1]):
-        made += weights[:, tap : tap + 1] * lines[np.minimum(first + tap, len(lines) - 1)]
-    return made
+        sums += weights[:, tap : tap + 1] * lines[np.minimum(first + tap, len(lines) - 1)]
+    return sums
 
 
 def _shares(
@@ -92,8 +92,8 @@ def _shares(
     first = np.maximum((middle - wide + 0.5).astype(np.int64), 0)
     end = np.minimum((middle + wide + 0.5).astype(np.int64), old)
     taps = np.arange(int((end - first).max()))
-    places = (taps + first[:, None]).astype(dtype)
-    distance = np.abs((places - middle[:, None] + dtype(0.5)) / step)
+    positions = (taps + first[:, None]).astype(dtype)
+    distance = np.abs((positions - middle[:, None] + dtype(0.5)) / step)
     shares = _cubic_shares(distance) if cubic else np.maximum(1 - distance, 0)
     weights = np.where(taps < (end - first)[:, None], shares, 0)
     return first, weights / weights.sum(1, keepdims=True)
@@ -112,8 +112,8 @@ def _whole_weights(old: int, new: int, *, cubic: bool) -> tuple[Array, Array, in
 def _cubic_shares(distance: Array) -> Array:
     """Return the weights of lines at these distances, with antialiasing: two on either side."""
     near, far = _near(distance, _SOFTER), _far(distance, _SOFTER)
-    found: Array = np.where(distance < 1, near, np.where(distance < 2, far, 0))
-    return found
+    shares: Array = np.where(distance < 1, near, np.where(distance < 2, far, 0))
+    return shares
 
 
 def resize_numbers(image: Array, height: int, width: int) -> Array:
@@ -124,12 +124,12 @@ def resize_numbers(image: Array, height: int, width: int) -> Array:
     across = np.zeros((*image.shape[:2], width), np.float32)
     for column, weight in zip(columns, right, strict=True):
         across += image[:, :, column] * weight
-    made = np.zeros((len(image), height, width), np.float32)
+    sums = np.zeros((len(image), height, width), np.float32)
     for row, share in zip(rows, down, strict=True):
         lines = across[:, row]
         lines *= share[:, None]
-        made += lines
-    return made
+        sums += lines
+    return sums
 
 
 def _cubic_taps(old: int, new: int) -> tuple[Array, Array]:
@@ -139,19 +139,19 @@ def _cubic_taps(old: int, new: int) -> tuple[Array, Array]:
     at = (scale * (np.arange(new) + 0.5) - 0.5).astype(np.float32).astype(np.float64)
     whole = np.floor(at)
     t = at - whole
-    places = np.clip(whole.astype(np.int64) + np.arange(-1, 3)[:, None], 0, old - 1)
+    positions = np.clip(whole.astype(np.int64) + np.arange(-1, 3)[:, None], 0, old - 1)
     weights = np.stack([_far(1 + t), _near(t), _near(1 - t), _far(2 - t)])
-    return places, weights.astype(np.float32)
+    return positions, weights.astype(np.float32)
 
 
 def _near(x: Array, sharp: float = _CUBIC) -> Array:
-    found: Array = ((sharp + 2) * x - (sharp + 3)) * x * x + 1
-    return found
+    weights: Array = ((sharp + 2) * x - (sharp + 3)) * x * x + 1
+    return weights
 
 
 def _far(x: Array, sharp: float = _CUBIC) -> Array:
-    found: Array = sharp * (((x - 5) * x + 8) * x - 4)
-    return found
+    weights: Array = sharp * (((x - 5) * x + 8) * x - 4)
+    return weights
 
 
 def resize_aliased(image: Pixels, height: int, width: int) -> Pixels:
@@ -213,8 +213,8 @@ def nearest_lines(old: int, new: int) -> NDArray[np.int64]:
     if new == 2 * old:
         return np.arange(new) // 2
     scale = np.float32(old) / np.float32(new)
-    places = np.floor(np.arange(new, dtype=np.float32) * scale).astype(np.int64)
-    limited: NDArray[np.int64] = np.minimum(places, old - 1)
+    lines = np.floor(np.arange(new, dtype=np.float32) * scale).astype(np.int64)
+    limited: NDArray[np.int64] = np.minimum(lines, old - 1)
     return limited
 
 

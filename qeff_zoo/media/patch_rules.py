@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from qeff_zoo.errors import CheckpointError, MediaError
+from qeff_zoo.errors import MediaError
 from qeff_zoo.media.image_rules import Arrays
 from qeff_zoo.media.images import Pixels
 from qeff_zoo.media.pixels import Settings, joined, numbers, resize
@@ -84,14 +84,6 @@ def grid_of_frames(images: Sequence[Pixels], settings: Settings) -> Arrays:
     return grid_of_patches(images, {**settings, "do_resize": False})
 
 
-def grid_of_pixels(images: Sequence[Pixels], settings: Settings) -> Arrays:
-    """Cosmos 3 Edge: `grid_of_frames` with the values of a patch ordered pixel by pixel."""
-    made = grid_of_frames(images, settings)
-    patch, deep = settings["patch_size"], settings["temporal_patch_size"]
-    planes = made["pixel_values"].reshape(-1, 3, deep, patch, patch)
-    return {**made, "pixel_values": planes.transpose(0, 3, 4, 1, 2).reshape(len(planes), -1)}
-
-
 def grid_of_patches(images: Sequence[Pixels], settings: Settings) -> Arrays:
     """Qwen2-VL to Qwen3-VL: patches in merge order, each repeated for the frames of its temporal patch.
 
@@ -105,16 +97,10 @@ def grid_of_patches(images: Sequence[Pixels], settings: Settings) -> Arrays:
             wanted = smart_size(image, factor, size["shortest_edge"], size["longest_edge"])
             image = resize(image, *wanted, settings["resample"])
         array = np.asarray(numbers(image, settings), np.float32)
-        made, grid = patches_of_frames(array[None], settings)
-        rows.append(made)
+        patches, grid = patches_of_frames(array[None], settings)
+        rows.append(patches)
         grids.append(grid)
     return {"pixel_values": joined(rows), "image_grid_thw": np.array(grids, np.int64)}
-
-
-def grid_with_merge_sizes(images: Sequence[Pixels], settings: Settings) -> Arrays:
-    """VideoLLaMA 3: `grid_of_patches` and `image_merge_sizes` (n,), the merge size per side."""
-    merges = np.full(len(images), settings["merge_size"])
-    return {**grid_of_patches(images, settings), "image_merge_sizes": merges}
 
 
 def patches_of_frames(
@@ -132,67 +118,8 @@ def patches_of_frames(
     blocks = frames.reshape(
         steps, deep, 3, high // merge, merge, patch, wide // merge, merge, patch
     ).transpose(0, 3, 6, 4, 7, 2, 1, 5, 8)
-    made = blocks.reshape(steps * high * wide, 3 * deep * patch * patch)
-    return made, [steps, high, wide]
-
-
-def lines_of_patches(images: Sequence[Pixels], settings: Settings) -> Arrays:
-    """PaddleOCR-VL: patches in row-major order, of images with no side shorter than a merged patch.
-
-    Returns `pixel_values` (patches of all images, 3, rows, columns) and `image_grid_thw`, as `grid_of_patches`.
-    """
-    patch, size = settings["patch_size"], settings["size"]
-    if (deep := settings["temporal_patch_size"]) != 1:
-        raise CheckpointError(
-            f"Cannot cut an image into patches: `temporal_patch_size` is {deep!r}, and each patch is one of one image. "
-            "Expected 1. Correct the processor's JSON."
-        )
-    factor, rows, grids = patch * settings["merge_size"], [], []
-    for image in images:
-        if settings["do_resize"]:
-            wide = np.broadcast_to(image[:1, :1], (*_at_least(image, factor), 3))
-            wanted = smart_size(wide, factor, size["shortest_edge"], size["longest_edge"])
-            image = resize(image, *wanted, settings["resample"])
-        array = np.asarray(numbers(image, settings), np.float32)
-        high, wide_ = array.shape[1] // patch, array.shape[2] // patch
-        blocks = array.reshape(3, high, patch, wide_, patch).transpose(1, 3, 0, 2, 4)
-        rows.append(blocks.reshape(high * wide_, 3, patch, patch))
-        grids.append([1, high, wide_])
-    return {"pixel_values": joined(rows), "image_grid_thw": np.array(grids, np.int64)}
-
-
-def _at_least(image: Pixels, factor: int) -> tuple[int, int]:
-    """Return the height and width of the same aspect ratio, with no side below `factor`."""
-    height, width = image.shape[:2]
-    if height < factor:
-        height, width = factor, round(width * factor / height)
-    if width < factor:
-        height, width = round(height * factor / width), factor
-    return height, width
-
-
-def placed_patches(images: Sequence[Pixels], settings: Settings) -> Arrays:
-    """Gemma 4: the patches of at most `max_soft_tokens` image tokens, and their positions, with padding.
-
-    Returns `pixel_values` (n, patches, values of one) and `image_position_ids` (n, patches, 2): columns and rows, -1
-    for padding.
-    """
-    patch, unit = settings["patch_size"], settings["pooling_kernel_size"]
-    most, rows, places = settings["max_soft_tokens"] * unit**2, [], []
-    for image in images:
-        if settings["do_resize"]:
-            wanted = filled_size(image, unit * patch, most * patch**2)
-            image = resize(image, *wanted, settings["resample"])
-        array = np.asarray(numbers(image, settings), np.float32)
-        high, wide = array.shape[1] // patch, array.shape[2] // patch
-        blocks = array.reshape(3, high, patch, wide, patch).transpose(1, 3, 2, 4, 0)
-        found = np.zeros((most, 3 * patch**2), np.float32)
-        found[: high * wide] = blocks.reshape(high * wide, -1)
-        where = np.full((most, 2), -1, np.int64)
-        where[: high * wide] = np.indices((high, wide))[::-1].reshape(2, -1).T
-        rows.append(found)
-        places.append(where)
-    return {"pixel_values": np.stack(rows), "image_position_ids": np.stack(places)}
+    patches = blocks.reshape(steps * high * wide, 3 * deep * patch * patch)
+    return patches, [steps, high, wide]
 
 
 def filled_size(image: Pixels, unit: int, most: int) -> tuple[int, int]:
@@ -206,32 +133,3 @@ def filled_size(image: Pixels, unit: int, most: int) -> tuple[int, int]:
     elif not wide:
         tall, wide = min(height // width, longest), 1
     return tall * unit, wide * unit
-
-
-def patches_of_whole_lines(images: Sequence[Pixels], settings: Settings) -> Arrays:
-    """Fuyu: reduced to `size`, padded to whole patches with a constant pixel value.
-
-    Returns `pixel_values` (patches of all images, values) in row-major order, and `grids` (n, 2), rows and columns.
-    """
-    size, patch = settings["size"], settings["patch_size"]
-    high, wide = patch["height"], patch["width"]
-    patches, grids = [], []
-    for image in images:
-        height, width = image.shape[:2]
-        scale = min(size["height"] / height, size["width"] / width)
-        if settings["do_resize"] and scale < 1:
-            height, width = int(height * scale), int(width * scale)
-            image = resize(image, height, width, settings["resample"])
-        missing = ((0, -height % high), (0, -width % wide), (0, 0))
-        if settings["do_pad"]:
-            image = np.pad(image, missing, constant_values=int(settings["padding_value"]))
-        tall, broad = image.shape[0] // high, image.shape[1] // wide
-        if (tall * high, broad * wide) != image.shape[:2] or tall * high > size["height"]:
-            raise MediaError(
-                f"Cannot cut an image of {width} x {height} pixels into patches of {wide} x {high}: `do_pad` is "
-                f"{settings['do_pad']!r}, and `size` {size!r}. Expected whole patches. Correct the processor's JSON."
-            )
-        values = numbers(image, settings).reshape(3, tall, high, broad, wide)
-        patches.append(values.transpose(1, 3, 2, 4, 0).reshape(tall * broad, -1))
-        grids.append([tall, broad])
-    return {"pixel_values": joined(patches), "grids": np.array(grids)}

@@ -180,7 +180,9 @@ def numbers(image: Pixels, settings: Settings, *, at_once: bool = False) -> NDAr
     if settings["do_normalize"]:
         mean, std = (np.asarray(settings[name], np.float32) for name in ("image_mean", "image_std"))
         if at_once:
-            mean, std = (one * np.float32(1 / settings["rescale_factor"]) for one in (mean, std))
+            mean, std = (
+                number * np.float32(1 / settings["rescale_factor"]) for number in (mean, std)
+            )
         table = (table - mean.reshape(-1, 1)) / std.reshape(-1, 1)
     if is_blank(image):
         return np.broadcast_to(np.float32(0), (3, *image.shape[:2]))

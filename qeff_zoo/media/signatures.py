@@ -62,8 +62,8 @@ _LOOKED_AT = 512
 
 def demuxer_of(data: bytes) -> str:
     """Return FFmpeg's name of the container of audio or video that a file is; empty for other files."""
-    if found := _found(data):
-        return found.demuxer
+    if signature := _found(data):
+        return signature.demuxer
     is_stream = data[:1] == data[_MPEG_PACKET : _MPEG_PACKET + 1] == _SYNC
     return "mpegts" if is_stream else ""
 
@@ -72,8 +72,8 @@ def described(data: bytes) -> str:
     """Return the kind of a file by its first bytes, with an article, such as "a PNG image"."""
     if demuxer_of(data) == "mpegts":
         return "an MPEG video"
-    if found := _found(data):
-        return found.kind
+    if signature := _found(data):
+        return signature.kind
     start = data[:_LOOKED_AT].lstrip()
     if start[:5].lower() in (b"<!doc", b"<html"):
         return "a web page"
@@ -88,6 +88,10 @@ def described(data: bytes) -> str:
 
 def _found(data: bytes) -> _Signature | None:
     return next(
-        (one for one in _SIGNATURES if data[one.offset : one.offset + len(one.magic)] == one.magic),
+        (
+            signature
+            for signature in _SIGNATURES
+            if data[signature.offset : signature.offset + len(signature.magic)] == signature.magic
+        ),
         None,
     )

@@ -61,15 +61,15 @@ def htk_filters(
 ) -> Array:
     """Return mel filters by HTK's scale, (size // 2 + 1, bins): triangles in hertz, of equal heights."""
     limits = (low, rate // 2 if high is None else high)
-    least, most = (2595.0 * np.log10(1.0 + one / 700.0) for one in limits)
+    least, most = (2595.0 * np.log10(1.0 + limit / 700.0) for limit in limits)
     edges = 700.0 * (10.0 ** (np.linspace(least, most, bins + 2) / 2595.0) - 1.0)
     return _triangles(edges, np.linspace(0, rate // 2, size // 2 + 1))
 
 
-def _triangles(edges: Array, places: Array) -> Array:
-    """Return triangular filters between neighboring edges, (places, filters)."""
+def _triangles(edges: Array, frequencies: Array) -> Array:
+    """Return triangular filters between neighboring edges, (frequencies, filters)."""
     widths = np.diff(edges)
-    slopes = edges[None, :] - places[:, None]
+    slopes = edges[None, :] - frequencies[:, None]
     falling, rising = -slopes[:, :-2] / widths[:-1], slopes[:, 2:] / widths[1:]
     filters: Array = np.maximum(0, np.minimum(falling, rising))
     return filters

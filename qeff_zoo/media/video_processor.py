@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 
 from qeff_zoo.checkpoint.json_files import read_json
 from qeff_zoo.errors import CheckpointError, UnsupportedModelError
-from qeff_zoo.media.crops import frames_as_crops
+from qeff_zoo.media.families.minicpm import frames_and_slices
+from qeff_zoo.media.families.molmo import frames_as_crops
 from qeff_zoo.media.image_processor import PROCESSORS, standard
 from qeff_zoo.media.image_rules import Arrays, frames_as_squares
 from qeff_zoo.media.images import LIMITS, ImageLimits, Pixels
 from qeff_zoo.media.interpolation import resize_aliased
 from qeff_zoo.media.patch_rules import patches_of_frames, size_of_frames, smart_size, unit_of
 from qeff_zoo.media.pixels import crop_to_size, resize_across, shortest_edge
-from qeff_zoo.media.slices import frames_and_slices
 from qeff_zoo.media.steps import Steps, finished
 from qeff_zoo.media.videos import Frames, Video, reading, too_large
 
@@ -154,16 +154,16 @@ def _patches(frames: NDArray[np.float32], settings: Settings) -> Arrays:
     return {"pixel_values": pixels, "image_grid_thw": np.array([grid], np.int64)}
 
 
-def _with_step(made: Arrays, part: Arrays, step: int, steps: int) -> Arrays:
+def _with_step(arrays: Arrays, part: Arrays, step: int, steps: int) -> Arrays:
     """Return the patches of a video with those of a further step; memory for all of them is taken at the first."""
     if steps == 1:
         return part
     rows = part["pixel_values"]
-    if not made:
+    if not arrays:
         pixels = np.empty((steps * len(rows), *rows.shape[1:]), np.float32)
-        made = {"pixel_values": pixels, "image_grid_thw": part["image_grid_thw"] * [steps, 1, 1]}
-    made["pixel_values"][step * len(rows) : (step + 1) * len(rows)] = rows
-    return made
+        arrays = {"pixel_values": pixels, "image_grid_thw": part["image_grid_thw"] * [steps, 1, 1]}
+    arrays["pixel_values"][step * len(rows) : (step + 1) * len(rows)] = rows
+    return arrays
 
 
 def _separate_frames(frames: NDArray[np.float32], settings: Settings) -> Arrays:
@@ -371,30 +371,30 @@ class VideoProcessor:
         chosen = self._chosen(video)
         if self.kind.cut:
             images = yield from self._images(video, chosen, limits)
-            made = self.kind.cut(images, settings)
+            cut = self.kind.cut(images, settings)
         else:
-            made = yield from self._arranged(video, chosen, limits)
-        return {**made, **self.kind.times(video, chosen, settings)}
+            cut = yield from self._arranged(video, chosen, limits)
+        return {**cut, **self.kind.times(video, chosen, settings)}
 
     def _arranged(self, video: Frames, chosen: Sequence[int], limits: ImageLimits) -> Steps[Arrays]:
         """Return the arrays of sampled frames; patches of each temporal step as soon as its frames are decoded."""
         is_cut = self.kind.arrange is _patches
         deep = self.settings["temporal_patch_size"] if is_cut else len(chosen)
-        made: Arrays = {}
+        arrays: Arrays = {}
         frames: NDArray[np.float32] = np.empty(0, np.float32)
-        for place, one in enumerate(chosen):
+        for number, one in enumerate(chosen):
             image = yield from video.reaching(one)
-            if not place:
+            if not number:
                 self._check_room(image, len(chosen), video.name, limits)
             values = self._numbers(image, len(chosen))
-            if place % deep == 0:
-                frames = np.empty((min(deep, len(chosen) - place), *values.shape), np.float32)
-            frames[place % deep] = values
-            if place % deep == len(frames) - 1:
+            if number % deep == 0:
+                frames = np.empty((min(deep, len(chosen) - number), *values.shape), np.float32)
+            frames[number % deep] = values
+            if number % deep == len(frames) - 1:
                 part = self.kind.arrange(frames, self.settings)
-                made = _with_step(made, part, place // deep, -(-len(chosen) // deep))
+                arrays = _with_step(arrays, part, number // deep, -(-len(chosen) // deep))
             yield
-        return made
+        return arrays
 
     def beginnings(self, video: Frames, limits: ImageLimits = LIMITS) -> tuple[int, Arrays, Arrays]:
         """Return the number of temporal steps of a video, and arrays in the shapes of its first step and its first two.
@@ -484,8 +484,8 @@ def load_video_processor(folder: Path, usual: str = "") -> VideoProcessor:
         CheckpointError: If there is no file to read, or settings contradict one another.
         UnsupportedModelError: If this kind is not supported.
     """
-    if found := _read(folder):
-        return _processor(*found, usual or _USUAL)
+    if document := _read(folder):
+        return _processor(*document, usual or _USUAL)
     raise CheckpointError(
         f"Cannot preprocess videos for {folder}: it has no settings of a processor. Expected "
         "video_preprocessor_config.json. Get the whole checkpoint."
@@ -528,7 +528,7 @@ def _processor(document: Mapping[str, Any], file: Path, usual: str) -> VideoProc
             "transformers, and give the arrays."
         )
     kind = KINDS[name]
-    configured = {key: one for key, one in document.items() if one is not None}
+    configured = {key: value for key, value in document.items() if value is not None}
     if sampling := configured.get("video_sampling"):
         sampled = {"num_frames": sampling["max_frames"], "fps": sampling["fps"]}
         configured = {"size": sampling["video_size"], **configured, **sampled}

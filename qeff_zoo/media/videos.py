@@ -88,23 +88,23 @@ def reading(source: Video, limits: ImageLimits = LIMITS) -> Steps[Frames]:
     """
     if isinstance(source, Frames):
         return source
-    name, found, fps = yield from _frames(source, limits)
-    if not len(found):
+    name, pixels, fps = yield from _frames(source, limits)
+    if not len(pixels):
         raise MediaError(
             f"Cannot read {name}: it has no frames. Expected one at least. Give another video, or images in a list."
         )
-    if isinstance(found, DecodedFrames):
-        return Frames(found, fps, name)
-    if len(found) > limits.frames:
-        raise MediaError(_too_many(name, len(found), limits))
+    if isinstance(pixels, DecodedFrames):
+        return Frames(pixels, fps, name)
+    if len(pixels) > limits.frames:
+        raise MediaError(_too_many(name, len(pixels), limits))
     frames, left = list[Pixels](), limits.pixels
-    for one in found:
-        frames.append(read_image(one, limits))
+    for pixel in pixels:
+        frames.append(read_image(pixel, limits))
         left -= frames[-1].shape[0] * frames[-1].shape[1]
         if left < 0:
-            raise too_large(name, len(found), limits)
+            raise too_large(name, len(pixels), limits)
         yield
-    _check_sizes(name, {(one.shape[1], one.shape[0]) for one in frames})
+    _check_sizes(name, {(frame.shape[1], frame.shape[0]) for frame in frames})
     return Frames(frames, fps, name)
 
 
@@ -125,7 +125,7 @@ class OpenedVideo:
     @property
     def pixels(self) -> int:
         """Pixels of all frames."""
-        return sum(one.shape[0] * one.shape[1] for one in self.shown.frames)
+        return sum(frame.shape[0] * frame.shape[1] for frame in self.shown.frames)
 
 
 def open_video(source: bytes | Sequence[ImageSource], limits: ImageLimits = LIMITS) -> OpenedVideo:
@@ -155,7 +155,7 @@ def open_video(source: bytes | Sequence[ImageSource], limits: ImageLimits = LIMI
     if count > limits.frames:
         raise MediaError(_too_many(name, count, limits))
     files: list[ImageSource] = [source] if isinstance(source, bytes) else frames
-    sizes = [image.size] * count if image else [size_of(one, limits) for one in frames]
+    sizes = [image.size] * count if image else [size_of(frame, limits) for frame in frames]
     pixels = sum(width * height for width, height in sizes)
     if pixels > limits.pixels:
         raise too_large(name, count, limits)
@@ -187,7 +187,9 @@ def _frames(source: Video, limits: ImageLimits) -> Steps[tuple[str, Sequence[Any
         path, name = Path(source), f"the video {os.fspath(source)!r}"
         if not path.is_dir():
             return name, *(yield from _file(content_of(path, name, limits), name, limits))
-        files = (one for one in path.iterdir() if one.is_file() and not one.name.startswith("."))
+        files = (
+            entry for entry in path.iterdir() if entry.is_file() and not entry.name.startswith(".")
+        )
         return name, sorted(files, key=_by_number), None
     if isinstance(source, np.ndarray) and source.ndim != 4:
         raise MediaError(

@@ -59,10 +59,10 @@ class CrossAttentionImage(Images):
             name: np.ascontiguousarray(prepared[name], kinds.get(name, np.int64))
             for name in vision.program.inputs
         }
-        found = vision.run(inputs)
+        outputs = vision.run(inputs)
         tiles = prepared[self.mask].reshape(-1) > 0
         return View(
-            digest=digest, features={name: rows[0] for name, rows in found.items()}, tiles=tiles
+            digest=digest, features={name: rows[0] for name, rows in outputs.items()}, tiles=tiles
         )
 
     @property
@@ -74,7 +74,7 @@ class CrossAttentionImage(Images):
         """See `Images`: all tiles, with the first aspect ratio."""
         import numpy as np
 
-        shapes = {name: one.shape for name, one in vision.program.inputs.items()}
+        shapes = {name: value.shape for name, value in vision.program.inputs.items()}
         return {
             name: random.standard_normal(shape, np.float32)
             if name == self.pixels

@@ -40,9 +40,11 @@ class ImageColumn(PatchGrid):
         high, wide = height // patch, width // patch
         pixels = np.asarray(prepared[self.pixels], np.float32)
         patches = geometry.cut(pixels.reshape(-1, *pixels.shape[-2:])[:, :height, :width], patch)
-        found = vision.run(geometry.in_column(patches, high, wide))
+        outputs = vision.run(geometry.in_column(patches, high, wide))
         rows = (high // geometry.merge) * (wide // geometry.merge)
-        return vision.joined(digest, [{name: one[:rows] for name, one in found.items()}], prepared)
+        return vision.joined(
+            digest, [{name: output[:rows] for name, output in outputs.items()}], prepared
+        )
 
     @property
     def drawn_as_pixels(self) -> bool:

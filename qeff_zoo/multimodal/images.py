@@ -67,10 +67,10 @@ class Images(ImageEncoder):
         """See `ImageEncoder`."""
         import torch
 
-        found = {self.pixels: pixels[None] if self.nested else pixels}
+        arguments = {self.pixels: pixels[None] if self.nested else pixels}
         if self.mask:
-            found[self.mask] = torch.ones(1, 1, dtype=torch.bool)
-        return found
+            arguments[self.mask] = torch.ones(1, 1, dtype=torch.bool)
+        return arguments
 
     def traced_with(self, model: Any) -> AbstractContextManager[Any]:
         """See `ImageEncoder`."""
@@ -86,13 +86,15 @@ class Images(ImageEncoder):
         # Other inputs of the program are the same tiles in another size.
         names = vision.program.inputs.keys() - {self.pixels} - masks.keys()
         others = {name: np.asarray(prepared[name], np.float32) for name in names} | masks
-        found = [
+        outputs = [
             vision.run(
-                {self.pixels: tile[None], **{name: one[[at]] for name, one in others.items()}}
+                {self.pixels: tile[None], **{name: other[[at]] for name, other in others.items()}}
             )
             for at, tile in enumerate(tiles)
         ]
-        return vision.arranged(digest, [self.chosen(one, prepared) for one in found], prepared)
+        return vision.arranged(
+            digest, [self.chosen(output, prepared) for output in outputs], prepared
+        )
 
     def tiles_of(
         self, vision: "Vision", prepared: "Mapping[str, Array]"
@@ -105,10 +107,10 @@ class Images(ImageEncoder):
         mask = prepared.get(self.mask)
         if mask is None:
             height, width = pixels.shape[-2:]
-            return [self.cropped(one, height, width, vision.config) for one in tiles], {}
+            return [self.cropped(tile, height, width, vision.config) for tile in tiles], {}
         if mask.ndim < 3:  # of tiles
             there = mask.reshape(-1)
-            return [one for one, kept in zip(tiles, there, strict=True) if kept], {}
+            return [tile for tile, kept in zip(tiles, there, strict=True) if kept], {}
         real = mask.reshape(-1, *mask.shape[-2:]) > 0
         sizes = zip(tiles, real.any(2).sum(1), real.any(1).sum(1), strict=True)
         return [
@@ -176,13 +178,13 @@ class Images(ImageEncoder):
         import numpy as np
 
         tensor = vision.program.inputs[self.pixels]
-        shape = [one for one in tensor.shape if isinstance(one, int)]
+        shape = [length for length in tensor.shape if isinstance(length, int)]
         shape = [1, *shape] if self.nested else shape
-        found: dict[str, Array] = {}
+        inputs: dict[str, Array] = {}
         if self.mask:
-            found[self.mask] = np.ones(shape[:-3], bool)
-        found[self.pixels] = random.standard_normal(shape, np.float32)
-        return found
+            inputs[self.mask] = np.ones(shape[:-3], bool)
+        inputs[self.pixels] = random.standard_normal(shape, np.float32)
+        return inputs
 
     def joined(self, arrays: dict[str, list[Any]]) -> dict[str, list[Any]]:
         """See `ImageEncoder`."""

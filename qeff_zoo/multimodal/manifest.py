@@ -26,7 +26,7 @@ def entry_of(encoder: Media) -> dict[str, Any]:
     Args:
         encoder: Encoder of a recipe.
     """
-    usual = {one.name: one.default for one in fields(encoder)}
+    usual = {field.name: field.default for field in fields(encoder)}
     assert MISSING not in usual.values(), "a field of an encoder has a default"
     return {
         _FAMILY: _name_of(type(encoder)),
@@ -64,14 +64,14 @@ def _encoder_of(entry: Mapping[str, Any], base: type[_Encoder], modality: str) -
             f"The package's {modality} encoder is of family {name!r}; expected one of {known}. Build the package "
             "again, or run it with the qeff-zoo that built it."
         )
-    values = {one: value for one, value in entry.items() if one != _FAMILY}
-    kinds = {one.name: type(one.default) for one in fields(family)}
+    values = {key: value for key, value in entry.items() if key != _FAMILY}
+    kinds = {field.name: type(field.default) for field in fields(family)}
     fits = {
-        one: isinstance(value, list if kinds[one] is tuple else kinds[one])
-        for one, value in values.items()
-        if one in kinds
+        key: isinstance(value, list if kinds[key] is tuple else kinds[key])
+        for key, value in values.items()
+        if key in kinds
     }
-    if strange := sorted(one for one in values if not fits.get(one)):
+    if strange := sorted(value for value in values if not fits.get(value)):
         raise PackageError(
             f"The package's {modality} encoder of family {name!r} has the values {', '.join(strange)}, which this "
             "qeff-zoo does not know, or which are of another type. Build the package again, or run it with the "
@@ -88,7 +88,7 @@ def _name_of(family: type[Media]) -> str:
 def family_names() -> tuple[str, ...]:
     """Return the family names that a manifest may contain: the modules of bases and of families."""
     paths = [*multimodal.__path__, *families.__path__]
-    modules = {one.name for one in pkgutil.iter_modules(paths) if not one.ispkg}
+    modules = {module.name for module in pkgutil.iter_modules(paths) if not module.ispkg}
     return tuple(sorted(modules - {"manifest", "own_forms"}))
 
 
@@ -103,9 +103,9 @@ def family_of(name: str) -> type[Media]:
     folder = multimodal if name in bases else families
     module = importlib.import_module(f"{folder.__name__}.{name}")
     own = [
-        one
-        for one in vars(module).values()
-        if isinstance(one, type) and issubclass(one, Media) and one.__module__ == module.__name__
+        var
+        for var in vars(module).values()
+        if isinstance(var, type) and issubclass(var, Media) and var.__module__ == module.__name__
     ]
     (family,) = own
     return family

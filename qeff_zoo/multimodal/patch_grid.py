@@ -138,8 +138,10 @@ class PatchGrid(Images):
 
         from qeff_zoo.multimodal.encoding.vision_encoder import GRID, MERGE
 
-        height, width = (one * vision.geometry.merge for one in size)
-        values = [one for one in vision.program.inputs[self.pixels].shape if isinstance(one, int)]
+        height, width = (side * vision.geometry.merge for side in size)
+        values = [
+            length for length in vision.program.inputs[self.pixels].shape if isinstance(length, int)
+        ]
         shape = height * width, *values
         return {
             GRID: np.array([[1, height, width]]),

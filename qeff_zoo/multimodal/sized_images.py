@@ -31,8 +31,8 @@ class SizedImages(Images):
 
     def forward_arguments(self, pixels: Any, more: Sequence[Any]) -> dict[str, Any]:
         """See `Images`."""
-        found = {self.pixels: pixels[None] if self.nested else pixels}
-        return found if self.mask else {**found, "image_sizes": [tuple(pixels.shape[2:])]}
+        arguments = {self.pixels: pixels[None] if self.nested else pixels}
+        return arguments if self.mask else {**arguments, "image_sizes": [tuple(pixels.shape[2:])]}
 
     def cropped(self, tile: "Array", height: int, width: int, config: Mapping[str, Any]) -> "Array":
         """See `Images`; partial patches are removed, too, as in the vision encoder."""
@@ -45,17 +45,19 @@ class SizedImages(Images):
 
         config = vision.config["vision_config"]
         patch, most = int(config["patch_size"]), int(config["image_size"])
-        height, width = (min((one + 1) * patch + 1, most) for one in size)
-        channels = [one for one in vision.program.inputs[self.pixels].shape if isinstance(one, int)]
+        height, width = (min((side + 1) * patch + 1, most) for side in size)
+        channels = [
+            length for length in vision.program.inputs[self.pixels].shape if isinstance(length, int)
+        ]
         shape = [*channels, *self.padded((height, width), most)]
         shape = [1, *shape] if self.nested else shape
-        found: dict[str, Array] = {}
+        inputs: dict[str, Array] = {}
         if self.mask:
             mask = np.ones((*shape[:-3], *shape[-2:]), np.int64)
             mask[..., height:, :] = mask[..., width:] = 0
-            found[self.mask] = mask
-        found[self.pixels] = random.standard_normal(shape, np.float32)
-        return found
+            inputs[self.mask] = mask
+        inputs[self.pixels] = random.standard_normal(shape, np.float32)
+        return inputs
 
     def padded(self, size: tuple[int, int], most: int) -> tuple[int, int]:
         """Return height and width after the processor's padding.

@@ -24,9 +24,9 @@ class TwoSizes(Tiles):
         import numpy as np
 
         tiles = np.asarray(prepared.get(self.tiles, ()), np.float32)
-        found = [vision.run({self.pixels: np.asarray(prepared[self.pixels], np.float32)})]
-        found += [
-            vision.run({self.pixels: np.ascontiguousarray(one[None])}, vision.tiles)
-            for one in tiles
+        outputs = [vision.run({self.pixels: np.asarray(prepared[self.pixels], np.float32)})]
+        outputs += [
+            vision.run({self.pixels: np.ascontiguousarray(tile[None])}, vision.tiles)
+            for tile in tiles
         ]
-        return vision.arranged(digest, found, prepared)
+        return vision.arranged(digest, outputs, prepared)

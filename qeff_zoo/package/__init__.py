@@ -93,14 +93,14 @@ class Package:
         Raises:
             PackageError: There is none of that role.
         """
-        found = next((program for program in self.programs if program.role == role), None)
-        if found is None:
+        match = next((program for program in self.programs if program.role == role), None)
+        if match is None:
             known = ", ".join(program.role for program in self.programs)
             raise PackageError(
                 f"Package {str(self.path)!r} has no program {role!r}; expected one of: {known}. Build or pull a "
                 "package that has it."
             )
-        return found
+        return match
 
     @property
     def task(self) -> str:
@@ -143,14 +143,14 @@ class Package:
             PackageError: No file, or more than one, has that role.
         """
         files = self.manifest["files"]
-        found: list[str] = [file["path"] for file in files if file["path"] == role_or_path]
-        found = found or [file["path"] for file in files if file["role"] == role_or_path]
+        paths: list[str] = [file["path"] for file in files if file["path"] == role_or_path]
+        paths = paths or [file["path"] for file in files if file["role"] == role_or_path]
         programs = self.manifest["programs"]
-        found = found or [entry["path"] for entry in programs if entry["role"] == role_or_path]
-        if len(found) == 1:
-            return self.path / found[0]
+        paths = paths or [entry["path"] for entry in programs if entry["role"] == role_or_path]
+        if len(paths) == 1:
+            return self.path / paths[0]
         known = sorted({entry["role"] for entry in (*files, *programs)})
-        what = f"{len(found)} files ({', '.join(found)})" if found else "no file"
+        what = f"{len(paths)} files ({', '.join(paths)})" if paths else "no file"
         raise PackageError(
             f"Package {str(self.path)!r} has {what} for {role_or_path!r}; expected one. Give a "
             f"path that `qeff-zoo inspect` lists, or one of the roles {', '.join(known)}."
@@ -160,8 +160,8 @@ class Package:
         """Read one of the files, or a whole folder, and describe how it differs from the manifest."""
         files = self.manifest["files"]
         read = [file for file in files if f"{file['path']}/".startswith(f"{path}/")]
-        found = (package_files.altered(self.path, file, None) for file in read)
-        return next(filter(None, found), None)
+        differences = (package_files.altered(self.path, file, None) for file in read)
+        return next(filter(None, differences), None)
 
     def verify(self, progress: Progress | None = None) -> list[str]:
         """Read every byte and compare it with the manifest.

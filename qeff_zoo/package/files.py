@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The files of a package's folder, checked against the list in its manifest.
 
-In: a folder and `files` entries, whose paths `qeff_zoo.package.manifest` has found safe. Out: entries, or
+In: a folder and `files` entries, whose paths `qeff_zoo.package.manifest` has checked. Out: entries, or
 what is wrong with each file.
 """
 
@@ -91,11 +91,11 @@ def misplaced(folder: Path, files: Iterable[Mapping[str, Any]]) -> dict[str, str
 def altered(folder: Path, file: Mapping[str, Any], progress: Progress | None) -> str | None:
     """Read a file and describe how it differs from its entry."""
     try:
-        found = "sha256:" + sha256_file(folder / file["path"], progress)
+        digest = "sha256:" + sha256_file(folder / file["path"], progress)
     except OSError as error:
         return f"{file['path']!r} cannot be read: {error}"
-    if found != file["digest"]:
-        return f"{file['path']!r} has digest {found}, expected {file['digest']}"
+    if digest != file["digest"]:
+        return f"{file['path']!r} has digest {digest}, expected {file['digest']}"
     return None
 
 

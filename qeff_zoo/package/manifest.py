@@ -119,16 +119,16 @@ def _excess(manifest: Manifest) -> str | None:
 
 
 def _schema_problems(manifest: Manifest) -> list[str]:
-    found: list[str] = []
+    faults: list[str] = []
     error: Any
     for error in violations(SCHEMA, manifest):
         message = error.message
         if too_many := error.validator in ("maxItems", "maxProperties"):
             message = f"has {len(error.instance):,} entries, more than {error.validator_value:,}"
-        found.append(shortened(f"{error.json_path} {message}"))
-        if too_many or len(found) == _MOST_PROBLEMS:  # each entry may have problems of its own
+        faults.append(shortened(f"{error.json_path} {message}"))
+        if too_many or len(faults) == _MOST_PROBLEMS:  # each entry may have problems of its own
             break
-    return found
+    return faults
 
 
 def broken_rules(manifest: Manifest) -> list[str]:
@@ -153,15 +153,19 @@ def source_in(manifest: Manifest, name: str = "model") -> Mapping[str, Any]:
         `weights` and `companions`, digests; of the Hub also `model_id` and `revision`.
     """
     sources = manifest["spec"].get("sources")
-    found = sources.get(name) if isinstance(sources, Mapping) else None
-    return found if isinstance(found, Mapping) else {}
+    source = sources.get(name) if isinstance(sources, Mapping) else None
+    return source if isinstance(source, Mapping) else {}
 
 
 def adapters_in(manifest: Manifest) -> list[Mapping[str, Any]]:
     """Return the merged adapters in a manifest's spec; see `Merged.source`."""
     sources = manifest["spec"].get("sources")
-    found = sources.get("adapters") if isinstance(sources, Mapping) else None
-    return [one for one in found if isinstance(one, Mapping)] if isinstance(found, list) else []
+    adapters = sources.get("adapters") if isinstance(sources, Mapping) else None
+    return (
+        [adapter for adapter in adapters if isinstance(adapter, Mapping)]
+        if isinstance(adapters, list)
+        else []
+    )
 
 
 def adapter_axis(sources: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -171,7 +175,8 @@ def adapter_axis(sources: Iterable[Mapping[str, Any]]) -> list[str]:
         sources: Sources of a spec; see `qeff_zoo.checkpoint.merging`.
     """
     return [
-        digest_axis(one) + ("" if one["weight"] == 1 else f"={one['weight']:g}") for one in sources
+        digest_axis(source) + ("" if source["weight"] == 1 else f"={source['weight']:g}")
+        for source in sources
     ]
 
 
@@ -210,8 +215,8 @@ def _program_key(manifest: Manifest) -> Iterator[str]:
             yield f"compiled_from of program {program['role']!r} has no identity: {error}"
             continue
         if expected != program["program_key"]:
-            made = "graph and compiled_from make it"
-            yield f"program_key of {program['role']!r} is {program['program_key']!r} but {made} {expected!r}"
+            origin = "graph and compiled_from make it"
+            yield f"program_key of {program['role']!r} is {program['program_key']!r} but {origin} {expected!r}"
 
 
 def _tree(manifest: Manifest) -> Iterator[str]:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prepared folders: all that a package is made from, where its compiler is on another machine.
 
-    prepared.json    what the package will be, and the digest of every file; says that it is none yet
+    prepared.json    the future manifest, and the digest of every file; marks the folder as unfinished
     SHA256SUMS       the same digests, for `sha256sum --check`
-    compile.sh       compiles what lies there, and puts compiled.json beside the program: what it was made from
+    compile.sh       compiles the folder, and writes compiled.json, the digests of its inputs, beside the program
     …                graphs, their weights, configs of the compiler, tokenizer and configs
 
 `qeff_zoo.store.adoption` makes a package of such a folder and its compiled program.

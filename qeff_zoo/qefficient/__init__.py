@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """QEfficient's Python interface: its classes and functions, on top of our plan, store and runtime.
 
-`import qeff_zoo.qefficient as QEfficient` is the one line that changes; docs/from-qefficient.md says what differs.
+`import qeff_zoo.qefficient as QEfficient` is the only line that changes; docs/from-qefficient.md lists the differences.
 """
 
 from importlib import import_module

@@ -109,7 +109,7 @@ def _fitting(
     fitting = [blocks for blocks in product(*candidates) if footprint(blocks) < _MEMORY]
     most = (candidates[0][-1], candidates[1][-1])
     q, kv = min(fitting, key=lambda blocks: (math.prod(blocks), blocks), default=most)
-    found = {"num_q_blocks": q, "num_kv_blocks": kv}
+    counts = {"num_q_blocks": q, "num_kv_blocks": kv}
     if together < heads:
-        found["head_block_size"] = together
-    return {name: count for name, count in found.items() if name in cut.values()}
+        counts["head_block_size"] = together
+    return {name: count for name, count in counts.items() if name in cut.values()}

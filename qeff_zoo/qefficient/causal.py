@@ -35,17 +35,17 @@ _SHORTEST = ((4096, 32_768), (8192, 65_536), (16_384, None))
 def usual_lengths(ctx_len: int) -> list[int] | None:
     """Return compute contexts that double up to the whole context, four at most; None where it is short anyway."""
     length = next(first for first, most in _SHORTEST if most is None or ctx_len <= most)
-    found = list[int]()
-    while length < ctx_len and len(found) < 4:
-        found.append(length)
+    lengths = list[int]()
+    while length < ctx_len and len(lengths) < 4:
+        lengths.append(length)
         length *= 2
-    return found or None
+    return lengths or None
 
 
 def _reads_images(name: str | os.PathLike[str], source: Mapping[str, Any]) -> bool:
     """Whether a checkpoint is a vision-language model, which `kv_offload` is for."""
-    place = {field: source[field] for field in Source.BESIDE if field in source}
-    return recipe_of(open_checkpoint(os.fspath(name), **place)).task == IMAGE_TEXT_TO_TEXT
+    location = {field: source[field] for field in Source.BESIDE if field in source}
+    return recipe_of(open_checkpoint(os.fspath(name), **location)).task == IMAGE_TEXT_TO_TEXT
 
 
 class QEFFAutoModelForCausalLM(SpecializedDecoder):
@@ -82,7 +82,7 @@ class QEFFAutoModelForCausalLM(SpecializedDecoder):
                 the heads that lie in `pretrained_model_name_or_path` (default: beside the model); the others are
                 refused by name.
             trust_remote_code: Needed by no model that is supported: code of a checkpoint is never run.
-            full_batch_size: QEfficient's older way to say `continuous_batching`.
+            full_batch_size: QEfficient's older option for `continuous_batching`.
             **source: `revision`, `gguf_file`, `config_from`; `config`, or `num_hidden_layers` for the first layers
                 alone; QEfficient's others are refused by name.
 
@@ -235,18 +235,18 @@ class QEFFAutoModelForCausalLM(SpecializedDecoder):
         config = {**self._options, **(qaic_config or {})}
         others = {name: config.pop(name) for name in [*config] if name not in _OF_COMPILE}
         translation.refuse("qaic_config", others, translation.COMPILE_CONFIG)
-        found = dict[str, Any]()
+        options = dict[str, Any]()
         if latents := config.pop(_LATENTS, None):
-            found["expanded_kv"] = not latents.get("cache_compressed", False) or None
+            options["expanded_kv"] = not latents.get("cache_compressed", False) or None
         if config.pop(_REPLICATED, False) and given.get("kv_heads") is None:
             text_config = self._opened_checkpoint().text_config
-            found["kv_heads"] = kv_heads.replicated(text_config, given["num_devices"] or 1)
+            options["kv_heads"] = kv_heads.replicated(text_config, given["num_devices"] or 1)
         if config:
             sizes = {name: given.get(name) for name in blocking.SIZES}
             sizes["batch_size"] = given.get("full_batch_size") or given.get("batch_size")
             text_config = self._opened_checkpoint().text_config
-            found |= blocking.options_of(config, text_config, sizes)
-        return found
+            options |= blocking.options_of(config, text_config, sizes)
+        return options
 
     def _check_batches(
         self, full_batch_size: int | None, kv_cache_batch_size: int | None, batch_size: int

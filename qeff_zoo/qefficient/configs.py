@@ -76,9 +76,9 @@ def in_float32(checkpoint: Checkpoint) -> Any:
     import torch
 
     content = own_form_configs.content_of(checkpoint)
-    found = parsed(checkpoint.config) if content is None else own_form_configs.parsed(content)
-    found.dtype = torch.float32
-    return found
+    config = parsed(checkpoint.config) if content is None else own_form_configs.parsed(content)
+    config.dtype = torch.float32
+    return config
 
 
 def differences(config: Any, other: Any) -> dict[str, Any]:
@@ -233,7 +233,7 @@ def _depth_of(own: Any, layers: Any, written: Mapping[str, Any] | None) -> str:
 
 def _following(content: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
     """Return further changes: lists with a value for each layer, and the layers that share states of earlier ones."""
-    found = dict[str, Any]()
+    fields = dict[str, Any]()
     for name, layers in changes.items():
         part, _, field = name.rpartition(".")
         beside, count = _at(content, part), _at(content, name)
@@ -246,8 +246,8 @@ def _following(content: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
         }
         if shared := beside.get(_SHARING):  # the last layers
             new[_SHARING] = max(0, layers - (count - shared))
-        found |= {f"{part}.{key}" if part else key: value for key, value in new.items()}
-    return {name: value for name, value in found.items() if name not in changes}
+        fields |= {f"{part}.{key}" if part else key: value for key, value in new.items()}
+    return {name: value for name, value in fields.items() if name not in changes}
 
 
 def _changed(checkpoint: Checkpoint, changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -291,7 +291,7 @@ def _drop_layers(part: dict[str, Any], layers: int) -> None:
     for name, value in part.items():
         numbered = isinstance(value, dict) and value and all(str(key).isdecimal() for key in value)
         if numbered and name != _LABELS:
-            part[name] = {key: one for key, one in value.items() if int(key) < layers}
+            part[name] = {key: entry for key, entry in value.items() if int(key) < layers}
 
 
 def _follows(name: str, old: Any, new: Any) -> bool:

@@ -140,9 +140,9 @@ def names_of(module: str) -> Callable[[str], Any]:
     path = module.removeprefix(_HERE).removeprefix(".")
 
     def find(name: str) -> Any:
-        place = NAMES.get(path, {}).get(name)
-        if place is not None:
-            return getattr(import_module(f"{_HERE}.{place}".rstrip(".")), name)
+        target = NAMES.get(path, {}).get(name)
+        if target is not None:
+            return getattr(import_module(f"{_HERE}.{target}".rstrip(".")), name)
         below = f"{path}.{name}".lstrip(".")
         if below in NAMES:
             return import_module(f"{_HERE}.{below}")
@@ -162,7 +162,7 @@ def missing(path: str) -> MissingNameError:
     """
     parts = path.split(".")
     beginnings = (".".join(parts[:count]) for count in range(len(parts), -1, -1))
-    instead = next(INSTEAD[one] for one in beginnings if one in INSTEAD)
+    instead = next(INSTEAD[beginning] for beginning in beginnings if beginning in INSTEAD)
     return MissingNameError(f"QEfficient's {path!r} has no counterpart in {_HERE}. {instead}")
 
 

@@ -170,17 +170,17 @@ class QEFFAutoModel(_Encoder):
         **others: Any,
     ) -> dict[str, Any]:
         """Embed texts; see `QEFFAutoModelForSequenceClassification.generate`."""
-        found = super().generate(inputs, device_ids, runtime_ai100, **others)
+        outputs = super().generate(inputs, device_ids, runtime_ai100, **others)
         if self._pool is not None:
             import torch
 
-            name, states = found.popitem()
+            name, states = outputs.popitem()
             mask = torch.zeros(states.shape[:2], dtype=torch.int64)
             for row, tokens in zip(mask, rows_of(inputs), strict=True):
                 row[: len(tokens)] = 1
             pooled = self._pool(last_hidden_states=torch.from_numpy(states), attention_mask=mask)
-            found[name] = to_numpy(pooled)
-        return found
+            outputs[name] = to_numpy(pooled)
+        return outputs
 
 
 def _named(pooling: str) -> Callable[..., Any]:
@@ -288,5 +288,5 @@ class QEFFAutoModelForCTC(_Encoder):
 
 def _of_one_channel(samples: Any) -> Any:
     """Return samples (samples,), of which torchaudio makes (1, samples); those of several channels as they are."""
-    found = to_numpy(samples)
-    return found[0] if found.shape[:-1] == (1,) else found
+    array = to_numpy(samples)
+    return array[0] if array.shape[:-1] == (1,) else array

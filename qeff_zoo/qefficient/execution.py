@@ -114,10 +114,10 @@ def execute(
     if alone := len(given) == 1:
         show(f"Prompt: {shown[0]}\nCompletion: ")
     growing = (lambda _, text: show(text)) if alone else None
-    found = session.generate(fed, chat=chat, stream=growing, **choices)
-    for prompt, one in zip(shown, found, strict=True):
-        show("\n" if alone else f"Prompt: {prompt}\nCompletion: {one.text}\n")
-    return _info_of(session, [(one.text, one.token_ids) for one in found])
+    outputs = session.generate(fed, chat=chat, stream=growing, **choices)
+    for prompt, output in zip(shown, outputs, strict=True):
+        show("\n" if alone else f"Prompt: {prompt}\nCompletion: {output.text}\n")
+    return _info_of(session, [(one.text, one.token_ids) for one in outputs])
 
 
 def _streamed(
@@ -133,7 +133,8 @@ def _streamed(
     from qeff_zoo.runtime.engine.answers import Delta, Request
 
     requests = [
-        one if isinstance(one, Request) else session.request(one, **choices) for one in prompts
+        prompt if isinstance(prompt, Request) else session.request(prompt, **choices)
+        for prompt in prompts
     ]
     whole = session.generate(requests) if len(requests) > 1 else []
     for number, request in enumerate(requests):
@@ -149,7 +150,7 @@ def _streamed(
 
 
 def _info_of(
-    session: "TextGenerationSession", found: Sequence[tuple[str, list[int]]]
+    session: "TextGenerationSession", outputs: Sequence[tuple[str, list[int]]]
 ) -> CloudAI100ExecInfo:
     """Return texts and tokens of answers, with the speed of the session's last run."""
     speed = session.metrics
@@ -157,8 +158,8 @@ def _info_of(
     total = speed.total_s
     return CloudAI100ExecInfo(
         batch_size=session.decoder.sizes.rows,
-        generated_texts=[text for text, _ in found],
-        generated_ids=[tokens for _, tokens in found],
+        generated_texts=[text for text, _ in outputs],
+        generated_ids=[tokens for _, tokens in outputs],
         perf_metrics=PerfMetrics(
             prefill_time=speed.ttft_s,
             decode_perf=speed.decode_tokens_per_s,
@@ -190,8 +191,8 @@ def read(session: "EncoderSession", inputs: Mapping[str, Any]) -> dict[str, Any]
     if session.has_states:  # of calls of several lengths
         longest = max(map(len, rows))
         answers = [
-            np.pad(one[:, :longest], ((0, 0), (0, max(0, longest - one.shape[1])), (0, 0)))
-            for one in answers
+            np.pad(answer[:, :longest], ((0, 0), (0, max(0, longest - answer.shape[1])), (0, 0)))
+            for answer in answers
         ]
     return {session.output: np.concatenate(answers)}
 
@@ -203,9 +204,9 @@ def prompts_of(prompt: str | Sequence[str] | None, file: str | None) -> list[str
         GenerationError: There are none, or both were given, or the file cannot be read.
     """
     if (prompt is None) == (file is None):
-        found = "neither" if prompt is None else "both"
+        given_ = "neither" if prompt is None else "both"
         raise GenerationError(
-            f"There is {found} of --prompt and --prompts_txt_file_path; expected one. Give --prompt 'ONE|ANOTHER', or "
+            f"There is {given_} of --prompt and --prompts_txt_file_path; expected one. Give --prompt 'ONE|ANOTHER', or "
             "a file with one prompt a line."
         )
     if file is None:

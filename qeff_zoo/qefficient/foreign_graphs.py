@@ -75,11 +75,11 @@ def compile_exported(
     problems += conflicts.problems({}, options)
     if problems:
         raise PlanError(problems)
-    made = compile_foreign(graph, folder, sizes, options)
-    if made == folder:
+    compiled = compile_foreign(graph, folder, sizes, options)
+    if compiled == folder:
         warnings.warn(
             f"There is no Cloud AI SDK here: {str(folder)!r} has what it compiles. Run {SCRIPT} in it where the SDK "
             "is, with the graph where it is now.",
             stacklevel=3,
         )
-    return str(made)
+    return str(compiled)

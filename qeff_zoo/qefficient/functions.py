@@ -175,7 +175,7 @@ def cloud_ai_100_exec_kv(
         session.ignore_generation_config()  # as QEfficient, which decodes greedily
     if image is not None:
         shown = {"images": [image], "chat": True, "generation_len": generation_len}
-        requests = [session.request(one, **shown) for one in prompts]
+        requests = [session.request(text, **shown) for text in prompts]
         return execute(session, requests, stream=stream)
     return execute(
         session, prompts, tokenizer=tokenizer, stream=stream, generation_len=generation_len

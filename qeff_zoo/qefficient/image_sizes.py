@@ -28,7 +28,9 @@ def read(
     Raises:
         PlanError: The arguments do not belong together.
     """
-    heights, widths = ([one] if isinstance(one, int) else [*(one or ())] for one in (height, width))
+    heights, widths = (
+        [side] if isinstance(side, int) else [*(side or ())] for side in (height, width)
+    )
     frames = len(heights) if num_frames is None or isinstance(num_frames, int) else len(num_frames)
     if not len(heights) == len(widths) == frames:
         raise PlanError(

@@ -54,14 +54,14 @@ class QEFFCommonLoader:
             task = recipe_of(open_checkpoint(name)).task
             raise UnsupportedModelError(
                 f"{name!r} is a model for {task!r}, for which QEfficient has no class; expected one of "
-                f"{', '.join(repr(one._task) for one in _CLASSES)}. Use `qeff_zoo.build` and `qeff_zoo.load`."
+                f"{', '.join(repr(class_._task) for class_ in _CLASSES)}. Use `qeff_zoo.build` and `qeff_zoo.load`."
             )
         return chosen.from_pretrained(name, **loaded)
 
 
 def class_for(task: str) -> Any:
     """Return QEfficient's class for a Hub pipeline tag; None if there is none."""
-    return next((one for one in _CLASSES if one._task == task), None)
+    return next((class_ for class_ in _CLASSES if class_._task == task), None)
 
 
 def load_hf_tokenizer(

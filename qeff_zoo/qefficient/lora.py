@@ -164,7 +164,7 @@ class QEffAutoLoraModelForCausalLM(QEFFAutoModelForCausalLM):
         for name in filter(self._is_held, self._adapters):
             if name in adapters:
                 continue
-            spare = [one for one in adapters if not self._is_held(one)]
+            spare = [adapter for adapter in adapters if not self._is_held(adapter)]
             if spare and len(adapters) >= adapters.slots:
                 adapters.unload(spare[0])
             adapters.load(name, self._adapters[name])
@@ -305,7 +305,7 @@ class QEffAutoPeftModelForCausalLM(QEffAutoLoraModelForCausalLM):
             * len(rows),
             generation_len=most,
         )
-        found = np.zeros((len(rows), most), np.int64)
-        for row, tokens in zip(found, info.generated_ids, strict=True):
+        generated = np.zeros((len(rows), most), np.int64)
+        for row, tokens in zip(generated, info.generated_ids, strict=True):
             row[: len(tokens)] = tokens
-        return found
+        return generated

@@ -136,13 +136,13 @@ class Model:
 
         if not isinstance(name, str | os.PathLike):
             raise modules.refusal(name)
-        of_source = {one: it for one, it in source.items() if one in Source.BESIDE}
+        of_source = {key: it for key, it in source.items() if key in Source.BESIDE}
         token = source.get("token") or source.get("use_auth_token")
         of_source["token"] = token if isinstance(token, str) else None  # True: the user's
         if of_source.get("cache_dir") is not None:
             of_source["cache_dir"] = os.fspath(of_source["cache_dir"])
         read = {*Source.BESIDE, *configs.ARGUMENTS}
-        others = {one: it for one, it in source.items() if one not in read}
+        others = {key: it for key, it in source.items() if key not in read}
         translation.refuse("from_pretrained", others, translation.LOADING)
         if others.get("fp8_retain_weights"):
             loaded["weights"] = STORED
@@ -285,13 +285,17 @@ class Model:
     @classmethod
     def _defaults(cls) -> dict[str, Any]:
         """Return the default values of `compile`'s arguments, those of derived classes first."""
-        found = dict[str, Any]()
+        defaults = dict[str, Any]()
         for kind in reversed(cls.__mro__):
             if compile := vars(kind).get("compile"):
                 parameters = inspect.signature(compile).parameters.values()
-                found |= {one.name: one.default for one in parameters if one.default}
+                defaults |= {
+                    parameter.name: parameter.default
+                    for parameter in parameters
+                    if parameter.default
+                }
         return {
-            name: value for name, value in found.items() if value is not inspect.Parameter.empty
+            name: value for name, value in defaults.items() if value is not inspect.Parameter.empty
         }
 
     def _prepare(self, request: Request, folder: str | os.PathLike[str] | None) -> Path:
@@ -321,7 +325,7 @@ class Model:
                 f"`generate`: artifact_only is True, and {self.model_name!r} {where}; expected a card's files. Call "
                 "`compile` with artifact_only=True before."
             )
-        recorders = {one.role: bundles.Recorder(one) for one in package.programs}
+        recorders = {program.role: bundles.Recorder(program) for program in package.programs}
         before = self.package, self._prepared, self._session
         self._session = open_session(
             package, opening=lambda name, _: features.adapted(recorders[name])
@@ -332,8 +336,10 @@ class Model:
         finally:
             self.package, self._prepared, self._session = before
         recorder = recorders.get(role) or recorders[package.programs[0].role]
-        place = self._prepared or exported.place(self.model_name, package.target, package.build_key)
-        return bundles.write(recorder, place)
+        folder = self._prepared or exported.place(
+            self.model_name, package.target, package.build_key
+        )
+        return bundles.write(recorder, folder)
 
     def _opened(self, device_ids: Sequence[int] | None, runtime_ai100: bool) -> Any:
         """Return the session of the package; it is opened once."""

@@ -51,8 +51,8 @@ def fields_of(content: Mapping[str, Any], config: Any) -> dict[str, Any]:
         content: Content of config.json.
         config: Configuration of the same form.
     """
-    found: dict[str, Any] = _within(content, json.loads(config.to_json_string(use_diff=False)))
-    return found
+    fields: dict[str, Any] = _within(content, json.loads(config.to_json_string(use_diff=False)))
+    return fields
 
 
 def _within(content: Any, found: Any) -> Any:

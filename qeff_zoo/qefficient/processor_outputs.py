@@ -71,7 +71,7 @@ def rows_of(inputs: Mapping[str, Any], name: str = "input_ids") -> list[list[int
 
 def _batched(values: Any) -> "list[Array]":
     """Return the rows of a batch; a single row may be given without one."""
-    rows = [to_numpy(one) for one in values]
+    rows = [to_numpy(value) for value in values]
     return rows if rows and rows[0].ndim else [to_numpy(rows)]
 
 
@@ -93,11 +93,11 @@ def prompts_of(
             "processor without audio and videos."
         )
     rows = rows_of(inputs)
-    arrays = {name: to_numpy(one) for name, one in inputs.items() if one is not None}
+    arrays = {name: to_numpy(array) for name, array in inputs.items() if array is not None}
     images = iter(images_of(arrays, session.media.pixels, session.media.arrays))
     for tokens in rows:
         left, shown = (
-            sum(one in session.media_tokens.placeholders for one in tokens),
+            sum(token in session.media_tokens.placeholders for token in tokens),
             list["Prepared"](),
         )
         while left > 0 and (image := next(images, None)) is not None:
@@ -127,9 +127,9 @@ def images_of(
 
     shape = np.shape(inputs.get("input_ids", ()))
     arrays = {  # without those of tokens; some processors name pixels as an argument of old models
-        name.replace(f"{_PIXELS}_images", _PIXELS): one
-        for name, one in inputs.items()
-        if (not shape or one.shape[: len(shape)] != shape) and name != "position_ids"
+        name.replace(f"{_PIXELS}_images", _PIXELS): array
+        for name, array in inputs.items()
+        if (not shape or array.shape[: len(shape)] != shape) and name != "position_ids"
     }
     if pixels_name not in arrays:
         return []
@@ -149,21 +149,23 @@ def images_of(
         return _parts(arrays, grids, np.split(pixels, arrays[grids].prod(axis=1).cumsum()[:-1]))
     if pixels.ndim == 2:  # patches of one image
         return [{pixels_name: pixels}]
-    found = _at(arrays, pixels.shape[:1], np.arange(len(pixels))[:, None])
+    images = _at(arrays, pixels.shape[:1], np.arange(len(pixels))[:, None])
     counts = inputs.get(_OF_PROMPTS, ())
     among = [several for count in counts for several in [count > 1] * count]
     return [
-        {**one, pixels_name: one[pixels_name][:, :1]} if several else one
-        for one, several in zip(found, among or [False] * len(found), strict=True)
+        {**image, pixels_name: image[pixels_name][:, :1]} if several else image
+        for image, several in zip(images, among or [False] * len(images), strict=True)
     ]
 
 
-def _at(arrays: "Mapping[str, Array]", shape: tuple[int, ...], places: "Array") -> "list[Prepared]":
-    """Return the arrays of each place in the leading axes, if those have the shape."""
-    names = [name for name, one in arrays.items() if one.shape[: len(shape)] == shape]
+def _at(
+    arrays: "Mapping[str, Array]", shape: tuple[int, ...], indices: "Array"
+) -> "list[Prepared]":
+    """Return the arrays at each index of the leading axes, if those have the shape."""
+    names = [name for name, array in arrays.items() if array.shape[: len(shape)] == shape]
     return [
         {name: arrays[name][tuple(slice(at, at + 1) for at in place)] for name in names}
-        for place in places.tolist()
+        for place in indices.tolist()
     ]
 
 
@@ -172,7 +174,7 @@ def _parts(
 ) -> "list[Prepared]":
     """Return the arrays of each image: its part of the pixels, and a row of each array with one for each image."""
     count = len(arrays[counting])
-    names = [name for name, one in arrays.items() if len(one) == count and name != _PIXELS]
+    names = [name for name, array in arrays.items() if len(array) == count and name != _PIXELS]
     return [
         {_PIXELS: part, **{name: arrays[name][at : at + 1] for name in names}}
         for at, part in enumerate(parts)

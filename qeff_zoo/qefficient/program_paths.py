@@ -41,15 +41,17 @@ class ProgramPaths(str):
             vision_alone: Whether the text is the path of the vision encoder, and not the folder.
             image_sizes: Sizes of images that `compile` was given.
         """
-        roles = {} if package is None else {one.role: one.path for one in package.programs}
+        roles = (
+            {} if package is None else {program.role: program.path for program in package.programs}
+        )
         paths: dict[str, str] = dict.fromkeys(_LANGUAGE, folder)
         encoder = cls(folder if package is None else f"{folder}/{roles.get('vision', '')}")
         encoder.image_sizes = (*image_sizes,)
         if package is None or "vision" in roles:
             paths[_VISION] = encoder
-        made = cls(paths.get(_VISION, folder) if vision_alone else folder)
-        made._paths, made.image_sizes = paths, encoder.image_sizes
-        return made
+        path = cls(paths.get(_VISION, folder) if vision_alone else folder)
+        path._paths, path.image_sizes = paths, encoder.image_sizes
+        return path
 
     def __getitem__(self, key: Any) -> str:
         return self._paths[key] if isinstance(key, str) else super().__getitem__(key)

@@ -65,14 +65,14 @@ def sizes_of(path: str) -> Mapping[str, int] | None:
     Args:
         path: The path.
     """
-    found = _NAMED.search(path)
-    if found is None:
+    match = _NAMED.search(path)
+    if match is None:
         return None
-    slots = found["slots"] or (found["batch"] if found["continuous"] else None)
-    batch = ("full_batch_size", slots) if slots else ("batch_size", found["batch"])
+    slots = match["slots"] or (match["batch"] if match["continuous"] else None)
+    batch = ("full_batch_size", slots) if slots else ("batch_size", match["batch"])
     sizes = {
-        "prefill_seq_len": found["prompt_len"],
-        "ctx_len": found["ctx_len"],
+        "prefill_seq_len": match["prompt_len"],
+        "ctx_len": match["ctx_len"],
         batch[0]: batch[1],
     }
     return {name: int(size) for name, size in sizes.items()}

@@ -66,7 +66,7 @@ def samplings(given: Mapping[str, Any], prompts: int, most_top_k: int | None = N
     ]
     if problems:
         raise PlanError(problems)
-    found = []
+    parameters = []
     for number in range(prompts):
         mine = {name: value[number if len(value) > 1 else 0] for name, value in rows.items()}
         chosen: dict[str, Any] = {"temperature": 1.0}
@@ -82,5 +82,5 @@ def samplings(given: Mapping[str, Any], prompts: int, most_top_k: int | None = N
             chosen["allowed_token_ids"] = tuple(np.flatnonzero(mine[_MASKS]).tolist())
         if "random_numbers" in mine:
             chosen["seed"] = zlib.crc32(np.asarray(mine["random_numbers"], np.float32).tobytes())
-        found.append(Sampling(**chosen))
-    return found
+        parameters.append(Sampling(**chosen))
+    return parameters

@@ -42,8 +42,8 @@ def operators_of(file: str) -> tuple[str, ...] | None:
         Value of `node_precision_info`; None without nodes in float32.
     """
     try:
-        found = read_yaml(Path(file))
-        names = [str(name) for name in found.get("FP32NodeInstanceNames") or ()]
+        content = read_yaml(Path(file))
+        names = [str(name) for name in content.get("FP32NodeInstanceNames") or ()]
     except (OSError, ValueError, AttributeError, TypeError) as error:
         raise PlanError(
             [

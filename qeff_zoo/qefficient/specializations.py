@@ -16,10 +16,10 @@ def _specialization(
     """Return the sizes of a call of a decoder with a shape of such sizes."""
     shape = Shape(**sizes)
     last = find(TEXT_GENERATION).specializations(shape)[-1]
-    found: dict[str, Any] = {symbol: int(size) for symbol, size in last["symbols"].items()}
+    symbols: dict[str, Any] = {symbol: int(size) for symbol, size in last["symbols"].items()}
     if comp_ctx_lengths is not None:
-        found["comp_ctx_lengths"] = comp_ctx_lengths
-    return {**found, "_graph_name": name}
+        symbols["comp_ctx_lengths"] = comp_ctx_lengths
+    return {**symbols, "_graph_name": name}
 
 
 class SpecializedDecoder(Model):

@@ -150,21 +150,24 @@ class QEFFAutoModelForSpeechSeq2Seq(Model):
             recordings = to_numpy(inputs[name]).astype(np.float32)
             mask = to_numpy(inputs.get("attention_mask", np.ones(recordings.shape[:2])))
             features = (
-                [one[: int(there.sum())] for one, there in zip(recordings, mask, strict=True)]
+                [
+                    recording[: int(there.sum())]
+                    for recording, there in zip(recordings, mask, strict=True)
+                ]
                 if session.sources.any_length
-                else [one.T for one in recordings]
+                else [recording.T for recording in recordings]
             )
-            found = session.transcribe_features(features, **arguments)
+            outputs = session.transcribe_features(features, **arguments)
         else:
-            found = session.transcribe(inputs, **arguments)
+            outputs = session.transcribe(inputs, **arguments)
         seconds = time.perf_counter() - begun
         if hasattr(streamer, "end"):
             streamer.end()
-        ids = [[token for one in each.segments for token in one.tokens] for each in found]
+        ids = [[token for segment in each.segments for token in segment.tokens] for each in outputs]
         speed, timings = sum(map(len, ids)) / seconds, session.timings
         return CloudAI100ExecInfo(
             batch_size=session.decoder.sizes.rows,
-            generated_texts=[one.text for one in found],
+            generated_texts=[output.text for output in outputs],
             generated_ids=ids,
             perf_metrics=PerfMetrics(
                 prefill_time=(timings.first or timings.begun) - timings.begun,

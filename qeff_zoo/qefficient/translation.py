@@ -140,7 +140,7 @@ EXPORTING: Mapping[str, Foreign] = MappingProxyType(
 #: Arguments of `compile`, beside the choices of a build.
 COMPILING: Mapping[str, Foreign] = MappingProxyType(
     {
-        **{name: one for name, one in EXPORTING.items() if name not in {*_ALIASES, *OPTIONS}},
+        **{name: value for name, value in EXPORTING.items() if name not in {*_ALIASES, *OPTIONS}},
         "onnx_path": Foreign((None,), "Use qeff_zoo.qefficient.compile, which takes one."),
         "specializations": Foreign((None,), "Use prefill_seq_len, ctx_len and batch_size."),
         "mdp_ts_json_path": _PARTITIONS,
@@ -210,7 +210,7 @@ def refuse(function: str, given: Mapping[str, Any], table: Mapping[str, Foreign]
         table: Table of QEfficient's arguments.
 
     Raises:
-        PlanError: One asks for something.
+        PlanError: An option requests something.
     """
     if problems := list(_problems(function, given, table)):
         raise PlanError(problems)

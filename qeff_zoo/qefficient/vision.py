@@ -209,8 +209,8 @@ class QEFFAutoModelForImageTextToText(QEFFAutoModelForCausalLM):
             )
         session = self._opened(device_ids, runtime_ai100)
         if image_height and image_width:
-            images = [_resized(one, image_height, image_width) for one in images]
-        images = [fetched(one) for one in images]
+            images = [_resized(image, image_height, image_width) for image in images]
+        images = [fetched(image) for image in images]
         choices = {"generation_len": generation_len}
         choices |= {} if sampling is None else {"sampling": sampling}
         if inputs is not None:
@@ -219,7 +219,7 @@ class QEFFAutoModelForImageTextToText(QEFFAutoModelForCausalLM):
                 for tokens, parts in processor_outputs.prompts_of(session, inputs)
             ]
         else:
-            shown = [[one] for one in images] or [[]] * len(given)
+            shown = [[image] for image in images] or [[]] * len(given)
             requests = [
                 request
                 for prompt, parts in zip(given, shown, strict=True)
@@ -239,7 +239,7 @@ def _requests(
     except UnsupportedModelError:
         if not images or processor is None:
             raise
-    content = [{"type": "image", "image": pillow(one)} for one in images]
+    content = [{"type": "image", "image": pillow(image)} for image in images]
     outputs = processor.apply_chat_template(
         [{"role": "user", "content": [*content, {"type": "text", "text": prompt}]}],
         add_generation_prompt=True, tokenize=True, return_dict=True, return_tensors="pt",

@@ -96,16 +96,16 @@ def _sources(
     columns = linear_of(layer, group.linears[0]).in_features
     if group.norm is not None:
         return [(group.norm, offset, torch.arange(columns)) for offset in (0.0, 1.0)]
-    found = []
+    sources = []
     for name in reversed(earlier):
         rows = _length(layer.get_submodule(name))
         if rows == columns:
-            found.append((name, 0.0, torch.arange(columns)))
+            sources.append((name, 0.0, torch.arange(columns)))
         elif columns % rows == 0 and rows % head_dim == 0:
             heads = torch.arange(rows).view(-1, head_dim)
             shared = heads.repeat_interleave(columns // rows, 0)
-            found.append((name, 0.0, shared.flatten()))
-    return found
+            sources.append((name, 0.0, shared.flatten()))
+    return sources
 
 
 def _search(weights: Tensor, hessian: Tensor, spread: Tensor, scheme: Scheme) -> Tensor | None:

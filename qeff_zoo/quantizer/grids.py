@@ -86,8 +86,8 @@ def stored_scales(scales: Tensor, dtype: torch.dtype) -> Tensor:
         dtype: Stored type.
     """
     about = torch.finfo(dtype)
-    found = scales.clamp(about.min, about.max).to(dtype).float()
-    return torch.where(found.abs() < about.tiny, torch.full_like(found, about.tiny), found)
+    stored = scales.clamp(about.min, about.max).to(dtype).float()
+    return torch.where(stored.abs() < about.tiny, torch.full_like(stored, about.tiny), stored)
 
 
 def find_grids(
@@ -139,8 +139,8 @@ def _candidates(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield scales and zero points to be tried, both (rows, groups)."""
     half = 1 << (scheme.bits - 1)
-    place = groups.abs().argmax(-1, keepdim=True)
-    longest = groups.gather(-1, place).squeeze(-1) / -half
+    largest = groups.abs().argmax(-1, keepdim=True)
+    longest = groups.gather(-1, largest).squeeze(-1) / -half
     none = torch.zeros_like(longest)
     low, high = groups.amin(-1).clamp_max(0), groups.amax(-1).clamp_min(0)
     for reach in _REACHES:

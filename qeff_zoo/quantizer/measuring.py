@@ -91,7 +91,7 @@ class Measured:
         # Linear layers that no text reached say nothing of what they are given.
         self._called |= {self.subject.embedding, self.subject.head}
         self.subject.sources = {
-            name: one for name, one in self.subject.sources.items() if name in self._called
+            name: source for name, source in self.subject.sources.items() if name in self._called
         }
         self.subject.check()
         schemes = {
@@ -118,12 +118,12 @@ class Measured:
         self._fewest = {}
         for name in names:
             options = self.subject.schemes_for(names)
-            found = squared_errors(
+            costs = squared_errors(
                 self.subject.streamed.value(f"{name}.weight"), options, self.subject.dtype(name)
             )
-            for scheme, (error, _) in found.items():
+            for scheme, (error, _) in costs.items():
                 errors[scheme] = errors.get(scheme, 0.0) + error
-            self._fewest[name] = found[cheapest(options)][1]
+            self._fewest[name] = costs[cheapest(options)][1]
         return Unit(tuple(names), sum(map(self.subject.weights, names)), errors, 0.0)
 
     def _varied(self, number: int, prefix: str, unit: Unit, hidden: Sequence[Tensor]) -> "_Varied":
@@ -131,10 +131,10 @@ class Measured:
         layer = self.subject.streamed.layers[number]
         inside = {name: name.removeprefix(f"{prefix}.") for name in unit.modules}
         was = weights_of(layer, inside.values())
-        set_weights(layer, {one: self._fewest[name] for name, one in inside.items()})
-        found = self._passed(number, hidden)
+        set_weights(layer, {value: self._fewest[name] for name, value in inside.items()})
+        outputs = self._passed(number, hidden)
         set_weights(layer, was)
-        return _Varied(unit, found)
+        return _Varied(unit, outputs)
 
     def _varied_embedding(self) -> "_Varied":
         unit = self._unit([self.subject.embedding])
@@ -142,8 +142,8 @@ class Measured:
             f"{self.subject.embedding}.weight", self._fewest[self.subject.embedding]
         ):
             hidden = self.subject.streamed.begin(self.subject.inputs)
-        found = [hidden[text] for text in self.subject.measured]
-        return _Varied(unit, found, self.subject.head if self.subject.tied else None)
+        states = [hidden[text] for text in self.subject.measured]
+        return _Varied(unit, states, self.subject.head if self.subject.tied else None)
 
     def _run(self, hidden: Sequence[Tensor]) -> None:
         """Keep the float model's answers, and what the output matrix is given if the embedding is tied to it."""

@@ -60,10 +60,10 @@ def gptq(weights: Tensor, hessian: Tensor, scheme: Scheme, dtype: torch.dtype) -
     pieces = []
     for piece in weights.split(_ROWS):
         plain = nearest(piece, hessian.diagonal(), scheme, dtype)
-        found = _compensated(piece, order, upper, plain)
+        rounded = _compensated(piece, order, upper, plain)
         # Where there is hardly anything to make up for, it may do harm.
-        errors = [error_of(piece, one.values, hessian) for one in (plain, found)]
-        start = plain if errors[0] < errors[1] else found
+        errors = [error_of(piece, one.values, hessian) for one in (plain, rounded)]
+        start = plain if errors[0] < errors[1] else rounded
         pieces.append(_descend(piece, hessian, start, dtype))
     parts = zip(*((one.integers, one.scales, one.zeros) for one in pieces), strict=True)
     return Rounded(scheme, *map(torch.cat, parts))
@@ -85,8 +85,8 @@ def damped(hessian: Tensor) -> Tensor:
     """Return invertible second moments: unsampled inputs get a small weight."""
     mean = hessian.diagonal().mean()
     extra = _DAMPING * mean if mean > 0 else torch.ones(())
-    found: Tensor = hessian + torch.eye(len(hessian)) * extra
-    return found
+    inverted: Tensor = hessian + torch.eye(len(hessian)) * extra
+    return inverted
 
 
 def _compensated(weights: Tensor, order: Tensor, upper: Tensor, start: Rounded) -> Rounded:

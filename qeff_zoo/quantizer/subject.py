@@ -59,9 +59,9 @@ class Subject:
         #: Modules whose matrix can be stored in integers, and where the checkpoint has that.
         self.sources: dict[str, Place] = {}
         for name in modules:
-            place = self._place(name) if name in linear else None
-            if place is not None and self._fits(place):
-                self.sources[name] = place
+            source = self._place(name) if name in linear else None
+            if source is not None and self._fits(source):
+                self.sources[name] = source
         self.names = list(modules)
         text_config = model.config.get_text_config()
         heads = getattr(text_config, "num_attention_heads", 1)
@@ -78,18 +78,18 @@ class Subject:
         shape = self.checkpoint.stored[source].shape
         return Place(tensor=source, rows=shape[0], columns=shape[1]) if len(shape) == 2 else None
 
-    def _fits(self, place: Place) -> bool:
-        info = self.checkpoint.stored[place.tensor]
-        return place.columns % self.options.group_size == 0 and info.dtype in FLOATS
+    def _fits(self, source: Place) -> bool:
+        info = self.checkpoint.stored[source.tensor]
+        return source.columns % self.options.group_size == 0 and info.dtype in FLOATS
 
     def _measured(self) -> list[int]:
         """Return the numbers of the first texts, whose answers are compared."""
-        tokens, found = 0, list[int]()
+        tokens, numbers = 0, list[int]()
         for number, sequence in enumerate(self.read.sequences):
-            if not found or tokens + len(sequence) <= MEASURED:
-                found.append(number)
+            if not numbers or tokens + len(sequence) <= MEASURED:
+                numbers.append(number)
                 tokens += len(sequence)
-        return found
+        return numbers
 
     def schemes_for(self, names: Sequence[str]) -> list[Scheme]:
         """Return the schemes that matrices may have; 8 bits need few scales."""
@@ -147,8 +147,8 @@ class Subject:
 
     def called(self, name: str) -> str:
         """Return the name of a linear layer; of an expert's, which has none in the model, that in the checkpoint."""
-        place = self.streamed.unstacked.get(name)
-        return name if place is None else place.path
+        source = self.streamed.unstacked.get(name)
+        return name if source is None else source.path
 
     def weights(self, name: str) -> int:
         """Return the number of a module's weights."""

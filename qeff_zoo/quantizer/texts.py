@@ -41,16 +41,16 @@ class Texts:
     @property
     def digest(self) -> str:
         """Identify the tokens: "sha256:" and 64 hex digits."""
-        text = json.dumps([list(one) for one in self.sequences], separators=(",", ":"))
+        text = json.dumps([list(sequence) for sequence in self.sequences], separators=(",", ":"))
         return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
     def inputs(self) -> list[dict[str, Tensor]]:
         """Return what the model is called with for each text."""
-        found = []
+        calls = []
         for sequence in self.sequences:
             ids = torch.tensor([sequence])
-            found.append({"input_ids": ids, "attention_mask": torch.ones_like(ids)})
-        return found
+            calls.append({"input_ids": ids, "attention_mask": torch.ones_like(ids)})
+        return calls
 
 
 def read(checkpoint: Checkpoint, text: str | None, tokens: int, *, encoder: bool) -> Texts:
@@ -78,17 +78,17 @@ def read(checkpoint: Checkpoint, text: str | None, tokens: int, *, encoder: bool
         )
     if encoder:
         lines = lines_of(text)
-        found = tokenizer.encode_batch(lines, longest) if lines else []
+        sequences = tokenizer.encode_batch(lines, longest) if lines else []
     else:
         # Every piece begins as a text does: the first token has a part of its own in many models.
         begin = tokenizer.encode("")
         ids = tokenizer.encode(text, special_tokens=False)
         step = longest - len(begin)
-        found = [[*begin, *ids[at : at + step]] for at in range(0, len(ids), step)]
+        sequences = [[*begin, *ids[at : at + step]] for at in range(0, len(ids), step)]
     kept: list[list[int]] = []
-    for one in found:
-        if len(one) > 1 and sum(map(len, kept)) < tokens:
-            kept.append(one)
+    for sequence in sequences:
+        if len(sequence) > 1 and sum(map(len, kept)) < tokens:
+            kept.append(sequence)
     if sum(map(len, kept)) < _FEWEST:
         raise GenerationError(
             f"A text of {len(text):,} characters and {sum(map(len, kept))} tokens is too short to calibrate on. "

@@ -84,10 +84,13 @@ class Work:
             step(1)
         if self.subject.head in self.schemes:
             name = f"{self.subject.head}.weight"
-            with streamed.loaded(), moments(linear_of(streamed.model, self.subject.head)) as found:
+            with (
+                streamed.loaded(),
+                moments(linear_of(streamed.model, self.subject.head)) as measured,
+            ):
                 for inputs, one in zip(self.subject.inputs, hidden, strict=True):
                     streamed.finish(inputs, one)
-            streamed.use(name, self._round(self.subject.head, streamed.value(name), found))
+            streamed.use(name, self._round(self.subject.head, streamed.value(name), measured))
         with streamed.loaded():
             self.distance = self.subject.distance(
                 self.measured.expected, [hidden[text] for text in self.subject.measured]
@@ -118,7 +121,7 @@ class Work:
         if self.subject.options.method == FOLDING:
             self._fold(layer, prefix, stages, run, hidden)
         was = weights_of(layer, (name for stage in stages for name in stage.linears))
-        columns = {name: one.shape[1] for name, one in was.items()}
+        columns = {name: value.shape[1] for name, value in was.items()}
         now = dict(was)
         before, plain = self._run_plain(layer, stages, was, run, floats)
         for stage in stages:
@@ -202,12 +205,12 @@ class Work:
             before = inputs_before(stage, text) if compensates else []
             set_weights(layer, now)  # it may have set others
             recorded = _inputs(layer, stage, firsts, partial(run, text, states))
-            for number, found in enumerate(recorded):
-                hessians[number].addmm_(found.T, found)
+            for number, inputs in enumerate(recorded):
+                hessians[number].addmm_(inputs.T, inputs)
                 if compensates:
                     # Tokens that a router sends elsewhere once it is given other states are not compared.
-                    same = before[number].shape == found.shape
-                    crossed[number].addmm_((before[number] if same else found).T, found)
+                    same = before[number].shape == inputs.shape
+                    crossed[number].addmm_((before[number] if same else inputs).T, inputs)
         for names, hessian, cross in zip(chosen, hessians, crossed, strict=True):
             for name in names:
                 wanted = was[name]
@@ -232,7 +235,7 @@ class Work:
                 with moments(linear_of(layer, group.linears[0])) as hessian:
                     for text, one in enumerate(hidden):
                         run(text, one)
-                found = folding.fold(
+                folded = folding.fold(
                     layer,
                     group,
                     earlier,
@@ -242,11 +245,11 @@ class Work:
                     self.subject.head_dim,
                     partial(run, 0, hidden[0]),
                 )
-                if found is not None:
-                    self.folded.append(f"{prefix}.{found.name}")
-                    for name, value in found.values.items():
-                        if name == "bias" or f"{prefix}.{found.name}" not in self.schemes:
-                            self.subject.streamed.use(f"{prefix}.{found.name}.{name}", value)
+                if folded is not None:
+                    self.folded.append(f"{prefix}.{folded.name}")
+                    for name, value in folded.values.items():
+                        if name == "bias" or f"{prefix}.{folded.name}" not in self.schemes:
+                            self.subject.streamed.use(f"{prefix}.{folded.name}.{name}", value)
             earlier += [name for name in group.linears if f"{prefix}.{name}" in self.schemes]
 
     def _round(self, name: str, weights: Tensor, hessian: Tensor) -> Tensor:
@@ -254,15 +257,15 @@ class Work:
         scheme, dtype = self.schemes[name], self.subject.dtype(name)
         plain = nearest(weights, torch.ones(weights.shape[1]), scheme, dtype)
         is_reached = bool(hessian.any())
-        found = (
+        rounded = (
             plain
             if self.subject.options.method == NEAREST or not is_reached
             else gptq(weights, hessian, scheme, dtype)
         )
-        place = self.subject.sources[name]
-        self.writer.put_matrix(place.path, found, place.expert or 0)
+        source = self.subject.sources[name]
+        self.writer.put_matrix(source.path, rounded, source.expert or 0)
         whole = error_of(weights, torch.zeros(()), hessian) or 1.0
-        errors = [error_of(weights, one.values, hessian) / whole for one in (found, plain)]
+        errors = [error_of(weights, one.values, hessian) / whole for one in (rounded, plain)]
         self.matrices.append(
             Matrix(
                 name=self.subject.called(name),
@@ -271,15 +274,15 @@ class Work:
                 zero_points=scheme.zero_points,
                 error=errors[0],
                 nearest_error=errors[1],
-                expert=place.expert,
+                expert=source.expert,
                 is_reached=is_reached,
             )
         )
-        return found.values
+        return rounded.values
 
     def _stored_dtype(self, module: str) -> torch.dtype | None:
         """Return the type that the floats of a module are stored in; None where they are not stored one by one."""
-        found = set()
+        dtypes = set()
         for part in ("weight", "bias"):
             name = self.subject.streamed.expressions.get(f"{module}.{part}")
             if name is None or (part == "weight" and module in self.schemes):
@@ -289,8 +292,8 @@ class Work:
                 or self.subject.checkpoint.stored[name].dtype not in FLOATS
             ):
                 return None
-            found.add(torch_dtype(self.subject.checkpoint.stored[name].dtype))
-        return min(found, key=lambda one: one.itemsize, default=torch.float32)
+            dtypes.add(torch_dtype(self.subject.checkpoint.stored[name].dtype))
+        return min(dtypes, key=lambda one: one.itemsize, default=torch.float32)
 
     @property
     def calibration(self) -> dict[str, Any]:
@@ -306,7 +309,7 @@ class Work:
 
     def _plain(self) -> dict[str, str]:
         """Return the stored tensors that stay floats, and their names in the state_dict where they have one."""
-        places = {
+        names = {
             e: name for name, e in self.subject.streamed.expressions.items() if isinstance(e, str)
         }
         gone = {self.subject.sources[name].tensor for name in self.schemes}
@@ -314,7 +317,7 @@ class Work:
             gone |= {one for one in self.subject.streamed.doubled if isinstance(one, str)}
         here = self.subject.checkpoint.folder
         return {
-            name: places.get(name, "")
+            name: names.get(name, "")
             for name, info in self.subject.checkpoint.stored.items()
             if name not in gone and info.path.parent == here
         }
@@ -323,20 +326,20 @@ class Work:
         stored = self.subject.checkpoint.stored
         planned = {name: Planned(stored[name].dtype, stored[name].shape) for name in self._plain()}
         for name, scheme in self.schemes.items():
-            place = self.subject.sources[name]
-            planned |= planned_matrix(place, stored[place.tensor], scheme)
+            source = self.subject.sources[name]
+            planned |= planned_matrix(source, stored[source.tensor], scheme)
         return planned
 
     @property
     def nbytes(self) -> int:
         """Bytes of the weights that will be written."""
-        return sum(one.nbytes for one in self._planned().values())
+        return sum(value.nbytes for value in self._planned().values())
 
     def _copy_rest(self) -> None:
         """Write what stays floats, and what scales were folded into."""
-        for name, place in self._plain().items():
-            if place in self.subject.streamed.replaced:
-                value = self.subject.streamed.value(place)
+        for name, source in self._plain().items():
+            if source in self.subject.streamed.replaced:
+                value = self.subject.streamed.value(source)
                 self.writer.put(name, to_bytes(value, self.subject.checkpoint.stored[name].dtype))
             else:
                 self.writer.put(name, self.subject.checkpoint.read_stored(name))

@@ -57,28 +57,28 @@ class Planned:
         return int(np.prod(self.shape, dtype=np.int64)) * DTYPE_BITS[self.dtype] // 8
 
 
-def planned_matrix(place: Place, info: TensorInfo, scheme: Scheme) -> dict[str, Planned]:
+def planned_matrix(source: Place, info: TensorInfo, scheme: Scheme) -> dict[str, Planned]:
     """Return the tensors that a matrix, or the stack that it is in, becomes.
 
     Args:
-        place: Place of the matrix.
+        source: Place of the matrix.
         info: Description of the checkpoint's tensor.
         scheme: Storage scheme of the matrix.
     """
-    path, lead = place.path, () if place.expert is None else (place.experts,)
-    words, groups = -(-place.rows * scheme.bits // 32), place.columns // scheme.group
+    path, lead = source.path, () if source.expert is None else (source.experts,)
+    words, groups = -(-source.rows * scheme.bits // 32), source.columns // scheme.group
     zeros = {f"{path}.weight_zero_point": Planned("I32", (*lead, words, groups))}
-    packed = place.columns * scheme.bits // 32
+    packed = source.columns * scheme.bits // 32
     return {
         **(zeros if scheme.zero_points else {}),
-        f"{path}.weight_packed": Planned("I32", (*lead, place.rows, packed)),
-        f"{path}.weight_scale": Planned(scale_dtype(info), (*lead, place.rows, groups)),
+        f"{path}.weight_packed": Planned("I32", (*lead, source.rows, packed)),
+        f"{path}.weight_scale": Planned(scale_dtype(info), (*lead, source.rows, groups)),
         f"{path}.weight_shape": Planned("I64", (2 + len(lead),)),
     }
 
 
 class Writer:
-    """Files of a checkpoint whose tensors are put in their places in any order.
+    """Files of a checkpoint whose tensors are written in any order.
 
     Args:
         folder: Folder of the files.
@@ -108,7 +108,7 @@ class Writer:
         for file, names in zip(files, shards, strict=True):
             self._lay_out(file, names, metadata)
         if len(files) > 1:
-            total = sum(one.nbytes for one in planned.values())
+            total = sum(value.nbytes for value in planned.values())
             weight_map = {name: file for name, (file, _) in self._places.items()}
             index = {"metadata": {"total_size": total}, "weight_map": weight_map}
             path = folder / "model.safetensors.index.json"
@@ -132,7 +132,7 @@ class Writer:
             self._places[name] = (file, 8 + len(raw) + header[name]["data_offsets"][0])
 
     def put(self, name: str, values: Array, number: int = 0) -> None:
-        """Write a tensor, or an item of it, to its place.
+        """Write a tensor, or an item of it, to its position in the file.
 
         Args:
             name: A planned one.
@@ -150,24 +150,24 @@ class Writer:
         if number == items - 1:  # they come in order
             self._missing.discard(name)
 
-    def put_matrix(self, path: str, found: Rounded, number: int = 0) -> None:
+    def put_matrix(self, path: str, rounded: Rounded, number: int = 0) -> None:
         """Write the tensors of a matrix.
 
         Args:
             path: Path of its module, or its stack, in the checkpoint.
-            found: Quantized matrix.
+            rounded: Quantized matrix.
             number: Number of the matrix in the stack.
         """
-        bits = found.scheme.bits
+        bits = rounded.scheme.bits
         half = 1 << (bits - 1)
-        moved = (found.integers + half).to(torch.uint8).numpy()
-        if found.scheme.zero_points:
-            zeros = (found.zeros + half).to(torch.uint8).numpy().T
+        moved = (rounded.integers + half).to(torch.uint8).numpy()
+        if rounded.scheme.zero_points:
+            zeros = (rounded.zeros + half).to(torch.uint8).numpy().T
             zeros = np.pad(zeros, [(0, 0), (0, -zeros.shape[1] % (32 // bits))])
             self.put(f"{path}.weight_zero_point", pack(zeros, bits).view("<u4").T, number)
         self.put(f"{path}.weight_packed", pack(moved, bits), number)
         name = f"{path}.weight_scale"
-        self.put(name, to_bytes(found.scales, self._planned[name].dtype), number)
+        self.put(name, to_bytes(rounded.scales, self._planned[name].dtype), number)
         lead = self._planned[f"{path}.weight_packed"].shape[:-2]
         self.put(f"{path}.weight_shape", np.array([*lead, *moved.shape], np.int64))
 
@@ -179,8 +179,8 @@ class Writer:
 def to_bytes(values: torch.Tensor, dtype: str) -> Array:
     """Return float32 values in a safetensors dtype, as their bytes."""
     narrowed = values.to(torch_dtype(dtype)).contiguous()
-    found: Array = narrowed.view(torch.uint8).numpy()
-    return found
+    octets: Array = narrowed.view(torch.uint8).numpy()
+    return octets
 
 
 def quantization_config(schemes: Mapping[str, Scheme], ignored: list[str]) -> dict[str, Any]:
@@ -196,7 +196,7 @@ def quantization_config(schemes: Mapping[str, Scheme], ignored: list[str]) -> di
             "format": "pack-quantized",
             "input_activations": None,
             "output_activations": None,
-            "targets": [name for name, one in schemes.items() if one == scheme],
+            "targets": [name for name, value in schemes.items() if value == scheme],
             "weights": {
                 "actorder": None,
                 "block_structure": None,

@@ -63,7 +63,7 @@ def __getattr__(name: str) -> Any:
     """Import a name on first use."""
     for module, names in _PLACES.items():
         if name in names:
-            found = getattr(import_module(module), name)
-            globals()[name] = found
-            return found
+            value = getattr(import_module(module), name)
+            globals()[name] = value
+            return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

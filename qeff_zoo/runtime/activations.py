@@ -35,23 +35,23 @@ def unchanged(logits: Array) -> Array:
 
 def _log_softmax(logits: Array) -> Array:
     shifted = logits - logits.max(axis=-1, keepdims=True)
-    found: Array = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
-    return found
+    logarithms: Array = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    return logarithms
 
 
 def _softplus(logits: Array) -> Array:
-    found: Array = np.logaddexp(logits, np.zeros_like(logits))
-    return np.where(logits > 20, logits, found)  # torch's threshold
+    values: Array = np.logaddexp(logits, np.zeros_like(logits))
+    return np.where(logits > 20, logits, values)  # torch's threshold
 
 
 def _error_function(values: Array) -> Array:
-    found: Array = np.vectorize(math.erf, otypes=[np.float64])(values)
-    return found
+    errors: Array = np.vectorize(math.erf, otypes=[np.float64])(values)
+    return errors
 
 
 def _gelu(logits: Array) -> Array:
-    found: Array = logits * (1 + _error_function(logits / math.sqrt(2))) / 2
-    return found.astype(logits.dtype)
+    values: Array = logits * (1 + _error_function(logits / math.sqrt(2))) / 2
+    return values.astype(logits.dtype)
 
 
 def _elu(logits: Array) -> Array:
@@ -61,8 +61,8 @@ def _elu(logits: Array) -> Array:
 def _selu(logits: Array) -> Array:
     scale, alpha = 1.0507009873554805, 1.6732632423543772
     below = alpha * np.expm1(np.minimum(logits, 0))
-    found: Array = scale * np.where(logits > 0, logits, below)
-    return found
+    values: Array = scale * np.where(logits > 0, logits, below)
+    return values
 
 
 def _leaky(slope: float) -> Activation:
@@ -70,8 +70,8 @@ def _leaky(slope: float) -> Activation:
 
 
 def _shrunk(logits: Array) -> Array:
-    found: Array = np.sign(logits) * np.maximum(np.abs(logits) - 0.5, 0)
-    return found
+    values: Array = np.sign(logits) * np.maximum(np.abs(logits) - 0.5, 0)
+    return values
 
 
 def _hard_sigmoid(logits: Array) -> Array:

@@ -71,10 +71,10 @@ def activation_of(
         GenerationError: If a CrossEncoder has an unsupported activation.
     """
     if encoder is not None and encoder.activation:
-        found = activations.find(encoder.activation)
-        if found is None:
+        activation = activations.find(encoder.activation)
+        if activation is None:
             raise GenerationError(unsupported(encoder.activation))
-        return found
+        return activation
     if encoder is not None:
         return sigmoid if count == 1 else unchanged
     if config.get("problem_type") == "regression":

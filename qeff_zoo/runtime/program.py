@@ -33,8 +33,8 @@ class Tensor:
     def by_name(cls, entries: Sequence[Mapping[str, Any]]) -> "dict[str, Tensor]":
         """Return the inputs or outputs of a program in a manifest."""
         return {
-            one["name"]: cls(dtype=np.dtype(one["dtype"]), shape=tuple(one["shape"]))
-            for one in entries
+            entry["name"]: cls(dtype=np.dtype(entry["dtype"]), shape=tuple(entry["shape"]))
+            for entry in entries
         }
 
 

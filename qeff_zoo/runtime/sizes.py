@@ -99,7 +99,10 @@ class EncoderSizes:
 
 def batch_sizes(specializations: Specializations) -> tuple[int, ...]:
     """Return the image batch sizes of a package, ascending."""
-    every = [_required(one["symbols"], one["name"], ("batch_size",)) for one in specializations]
+    every = [
+        _required(specialization["symbols"], specialization["name"], ("batch_size",))
+        for specialization in specializations
+    ]
     return tuple(sorted(int(entry["batch_size"]) for entry in every))
 
 
@@ -115,10 +118,10 @@ def _compute_contexts(every: Sequence[Mapping[str, str]]) -> tuple[int, ...]:
     return tuple(sorted(int(length) for length in given if length))
 
 
-def _required(found: Mapping[str, str], name: str, wanted: tuple[str, ...]) -> Mapping[str, str]:
-    if any(symbol not in found for symbol in wanted):
+def _required(sizes: Mapping[str, str], name: str, wanted: tuple[str, ...]) -> Mapping[str, str]:
+    if any(symbol not in sizes for symbol in wanted):
         raise GenerationError(
-            f"Specialization {name!r} gives {dict(found)!r}; expected {', '.join(wanted)}. "
+            f"Specialization {name!r} gives {dict(sizes)!r}; expected {', '.join(wanted)}. "
             "Run a package of the task it was built for."
         )
-    return found
+    return sizes

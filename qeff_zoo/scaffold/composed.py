@@ -7,11 +7,14 @@ first with which all programs are traced is proposed, with a tiny configuration 
 
 import difflib
 import importlib.util
+import traceback
 from collections import Counter
 from collections.abc import Iterator, Mapping, Set
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from functools import cache
 from itertools import chain
+from pathlib import PurePath
+from textwrap import shorten
 from typing import Any
 
 from qeff_zoo import registry
@@ -30,6 +33,12 @@ MOST_TRIED, MOST_OF_FAMILY = 30, 3
 #: Fields of a recipe that describe its own checkpoints, and that no other recipe inherits.
 _OWN = ("embeds", "detected_by", "variants", "former_text_types", "requires", "rev", "alias")
 _TEXT = "text_config"
+#: Folders of modelling code, transformers' and ours, and of the families and programs of encoders.
+_MODELLING = ("models", "architectures", "multimodal", "tracing")
+#: Characters of an error in a note.
+_LONGEST = 300
+#: Number of other declarations whose errors a note lists.
+_MOST_REASONS = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +85,7 @@ def drafts(subject: Subject, settings: Mapping[str, Any]) -> Iterator[Composed]:
         try:
             derived = _derived(subject, relative, settings, rejected)
         except FAILURES as error:
-            problem = f"{type(error).__name__}: {error}".splitlines()[0][:120].rstrip(". ")
+            problem = _problem(error)
             rejected.setdefault(f"{_in_words(relative)} of {relative.model_type}", problem)
             untraced = untraced or _untraced(subject, relative, settings, problem)
             continue
@@ -84,7 +93,9 @@ def drafts(subject: Subject, settings: Mapping[str, Any]) -> Iterator[Composed]:
     if len(rejected) < len(tried):
         return
     if untraced:
-        yield untraced
+        others = [f"{name} ({why})" for name, why in rejected.items()][1 : 1 + _MOST_REASONS]
+        more = (f"Other families: {'; '.join(others)}.",) if others else ()
+        yield replace(untraced, notes=(*untraced.notes, *more))
         return
     name = registry.file_name(subject.model_type)
     reasons = "; ".join(f"{declared}: {problem}" for declared, problem in rejected.items())
@@ -93,6 +104,18 @@ def drafts(subject: Subject, settings: Mapping[str, Any]) -> Iterator[Composed]:
         f"Expected a model whose programs are traced with one of them. Write recipes/{name}.py by hand, see "
         "docs/adding-vision-language-models.md."
     )
+
+
+def _problem(error: Exception) -> str:
+    """Return an error in a line, with the line of the modelling code that raised it."""
+    text = shorten(f"{type(error).__name__}: {error}", _LONGEST, placeholder=" …").rstrip(". ")
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [
+        f"line {frame.lineno} of {PurePath(frame.filename).name}, `{frame.name}`"
+        for frame in frames
+        if {*_MODELLING} & {*PurePath(frame.filename).parts}
+    ]
+    return f"{text}, in {lines[-1]}" if lines else text
 
 
 def ranked(subject: Subject, settings: Mapping[str, Any]) -> list[Recipe]:
@@ -221,7 +244,20 @@ def _untraced(
         f"Its programs are not traced with {_in_words(relative)} of {relative.model_type} ({problem}), nor with the "
         "other families. Correct `tiny`, or write a family: see docs/adding-vision-language-models.md."
     )
-    return Composed(recipe=recipe, relative=relative, text=text, notes=(note, *_unknown(mix)))
+    notes = (note, *_unknown(mix), *_own_fields(subject, relative))
+    return Composed(recipe=recipe, relative=relative, text=text, notes=notes)
+
+
+def _own_fields(subject: Subject, relative: Recipe) -> Iterator[str]:
+    """Yield a note on the fields of a config that the relative's lacks: its declarations do not know their effect."""
+    known, _ = _described(registry.file_name(relative.model_type))
+    leaves = {*map(_leaf, known)}
+    names = {*fields_in(parse(subject.config))}
+    if own := sorted(name for name in names if _leaf(name) not in leaves):
+        yield (
+            f"{relative.model_type} has no {', '.join(own)}. Look up in the modelling code which of them change the "
+            "programs: these need a value in `tiny`, and a hook of a family if they change the inputs or the features."
+        )
 
 
 def _transforms(subject: Subject, relative: Recipe, mix: Mix) -> Iterator[Mapping[str, str] | None]:
@@ -244,11 +280,11 @@ def _counted(subject: Subject, relative: Recipe, mix: Mix) -> Iterator[Mapping[s
     raw = {**text.to_dict(), "model_type": text.model_type}
     try:
         pairs = [{**mix.tiny, _TEXT: shrink(raw, times=times)} for times in (1, 2)]
-        configs = [{**one, "model_type": subject.model_type} for one in pairs]
-        found, _ = counting.count(configs, relative.task)
+        configs = [{**pair, "model_type": subject.model_type} for pair in pairs]
+        counted, _ = counting.count(configs, relative.task)
     except FAILURES:
         return
-    yield {item.name: item.source for item in found}
+    yield {item.name: item.source for item in counted}
 
 
 def _text(
@@ -308,14 +344,14 @@ def _alias(model_type: str) -> str:
 
 def _reset(relative: Recipe) -> dict[str, Any]:
     """Return the defaults of fields that a relative sets for its own checkpoints."""
-    found: dict[str, Any] = {}
-    for one in fields(Recipe):
-        default = one.default if one.default is not MISSING else None
-        if one.default_factory is not MISSING:
-            default = one.default_factory()
-        if one.name in _OWN and getattr(relative, one.name) != default:
-            found[one.name] = Code("lambda config: None") if one.name == "alias" else default
-    return found
+    defaults: dict[str, Any] = {}
+    for field in fields(Recipe):
+        default = field.default if field.default is not MISSING else None
+        if field.default_factory is not MISSING:
+            default = field.default_factory()
+        if field.name in _OWN and getattr(relative, field.name) != default:
+            defaults[field.name] = Code("lambda config: None") if field.name == "alias" else default
+    return defaults
 
 
 def _delta(

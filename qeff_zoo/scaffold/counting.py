@@ -52,20 +52,20 @@ def count(configs: Sequence[Mapping[str, Any]], task: str) -> tuple[list[Counted
 
     models = [language_model(loader.build_meta(config, task)) for config in configs]
     notes: list[str] = []
-    found: list[Counted] = []
+    counted: list[Counted] = []
     norms = _norms(models[0])
     offsets = {name: _offset(norm) for name, norm in norms.items()}
     telling = {name for name in offsets if _has_weight(norms[name]) or offsets[name] is None}
     common = {offsets[name] for name in telling or offsets}
     if len(common) == 1 and (offset := common.pop()) is not None:
-        found += _declare("rms_norm", models, _is_norm, notes, offset)
+        counted += _declare("rms_norm", models, _is_norm, notes, offset)
     elif offsets:
         notes.append(
             f"rms_norm is not declared: {', '.join(offsets)} computes something else than its semantic op."
         )
-    found += _declare("experts", models, _is_experts, notes)
-    found += _declare("recurrence", models, _is_recurrent, notes)
-    return found, notes
+    counted += _declare("experts", models, _is_experts, notes)
+    counted += _declare("recurrence", models, _is_recurrent, notes)
+    return counted, notes
 
 
 def promises(recipe: Recipe, counted: Sequence[Counted]) -> bool:
@@ -123,8 +123,8 @@ def _offset(norm: Any) -> float | None:
         except TypeError:  # it wants more than hidden states
             return None
         for offset in (0.0, 1.0):
-            found = torch.ops.qeff_zoo.rms_norm(x, weight, epsilon, offset)
-            if torch.allclose(found, expected, rtol=1e-4, atol=1e-5):
+            computed = torch.ops.qeff_zoo.rms_norm(x, weight, epsilon, offset)
+            if torch.allclose(computed, expected, rtol=1e-4, atol=1e-5):
                 return offset
     return None
 

@@ -27,7 +27,7 @@ from qeff_zoo.scaffold.shrinking import deepen, fields_of, parse, shrink
 from qeff_zoo.scaffold.source import Call, Code, Spread, layout
 from qeff_zoo.scaffold.subject import Subject, examine, family_of, parents_of
 from qeff_zoo.scaffold.tracing import FAILURES, execute
-from qeff_zoo.unsupported import kinds
+from qeff_zoo.unsupported import draftable
 
 from . import composed, counting
 
@@ -104,7 +104,7 @@ def proposals(model: str) -> Iterator[Proposal]:
         )
     with _quiet():
         reason = registry.reason_of(str(config["model_type"]))
-        subject = None if reason and reason not in kinds() else examine(config)
+        subject = None if reason and reason not in draftable() else examine(config)
         if subject is None or (reason and not subject.is_composed):
             raise UnsupportedModelError(
                 f"No recipe of model_type {config['model_type']!r} can be drafted. {reason} Expected a model that a "
@@ -137,8 +137,8 @@ def _proposal(
 def _settings(checkpoint: Checkpoint) -> Mapping[str, Any]:
     """Return the content of a checkpoint's preprocessor_config.json; empty without the file."""
     file = checkpoint.companions.get("preprocessor_config.json")
-    found: Mapping[str, Any] = read_json(file) if file else {}
-    return found
+    settings: Mapping[str, Any] = read_json(file) if file else {}
+    return settings
 
 
 def write(proposal: Proposal, folder: Path) -> Path:

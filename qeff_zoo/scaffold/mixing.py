@@ -35,6 +35,8 @@ _BASIC: Mapping[str, tuple[str, ...]] = {
     "patch_size": ("window_size",),
 }
 _TOKEN = ("_token_id", "_token_index")
+#: Names of numbers of image tokens, fewer than those of patches.
+_POOLED = ("tokens_per_image", "image_seq_length")
 _USUAL_TOKENS = ("bos", "eos", "pad", "sep", "decoder_start", "forced_bos", "forced_eos", "cls")
 #: Sizes of encoders of images and audio, beyond those of text models.
 _SIZES: Mapping[str, Any] = {
@@ -83,6 +85,18 @@ class Mix:
         self._vocabulary = relative.get("vocab_size", _VOCABULARY)
         self._width = getattr(text, "hidden_size", None) if text is not parsed else None
         self.tiny = self._part(parsed, relative, "", text)
+        self._pool()
+
+    def _pool(self) -> None:
+        """Set the number of image tokens that a model pools its patches into: the published share of them."""
+        for key in [name for name in self.kept if name.endswith(_POOLED)]:
+            vision = self._whole.get("vision_config") or {}
+            patches, of_tiny = (
+                _patches({**vision, **tiny}) for tiny in ({}, self.tiny.get("vision_config") or {})
+            )
+            if patches and of_tiny and patches % self._whole[key] == 0:
+                self.tiny[key] = max(1, of_tiny * self._whole[key] // patches)
+                self.kept.remove(key)
 
     def _part(
         self, parsed: Any, relative: Mapping[str, Any], path: str, text: Any
@@ -195,11 +209,11 @@ class Mix:
             for other in equals
             if other in relative or other in _SIZES
         )
-        found = next((size for size in same if isinstance(size, int)), None)
-        if found is None:
+        integer = next((size for size in same if isinstance(size, int)), None)
+        if integer is None:
             self.kept.append(path + key)
             return int(value)
-        return found
+        return integer
 
     def _token(
         self, key: str, value: Any, default: Mapping[str, Any], relative: Mapping[str, Any]
@@ -213,6 +227,12 @@ class Mix:
         if usual:
             return 2 if key.startswith(("eos", "forced_eos")) else 1
         return next(self._tokens)
+
+
+def _patches(vision: Mapping[str, Any]) -> int:
+    """Return the number of patches of an image; 0 for an encoder without such sizes."""
+    size, patch = vision.get("image_size"), vision.get("patch_size")
+    return (size // patch) ** 2 if isinstance(size, int) and isinstance(patch, int) else 0
 
 
 def text_of(parsed: Any) -> Any:
@@ -230,10 +250,10 @@ def text_of(parsed: Any) -> Any:
 def _defaults(parsed: Any) -> Mapping[str, Any]:
     """Return the fields of a config class with their defaults."""
     try:
-        found: Mapping[str, Any] = type(parsed)().to_dict()
+        defaults: Mapping[str, Any] = type(parsed)().to_dict()
     except (TypeError, ValueError):  # a class without usable defaults
-        found = dict.fromkeys(parsed.to_dict())
-    return found
+        defaults = dict.fromkeys(parsed.to_dict())
+    return defaults
 
 
 def _multiple(key: str, full: Mapping[str, Any], relative: Mapping[str, Any]) -> int:
@@ -253,14 +273,14 @@ def _cut(kinds: list[Any], layers: int) -> list[Any] | None:
 
 def _are_layers(value: Any) -> bool:
     """Whether a value lists numbers of layers."""
-    whole = isinstance(value, list) and all(isinstance(one, int) for one in value)
+    whole = isinstance(value, list) and all(isinstance(item, int) for item in value)
     return whole and all(0 <= a < b for a, b in pairwise(value))
 
 
 def _are_last_layers(value: Any) -> bool:
     """Whether a value lists several numbers of layers, some of which are counted from the end."""
     several = isinstance(value, list | tuple) and len(value) >= _FEWEST_LAYERS
-    return several and all(isinstance(one, int) for one in value) and min(value) < 0
+    return several and all(isinstance(item, int) for item in value) and min(value) < 0
 
 
 def _pairs(config: Mapping[str, Any]) -> int:

@@ -120,9 +120,9 @@ def examine(config: Mapping[str, Any]) -> Subject:
 def _composed_tasks(parsed: Any, named: Sequence[str]) -> tuple[str, ...]:
     """Return the tasks whose automatic classes create a composed model; none for a text model."""
     known = parsed_model_config(parsed)
-    found = tuple(name for name in COMPOSED if _class_of(known, name))
-    labels_text = named and not any(_class_of(known, name) in named for name in found)
-    return () if _is_text(parsed) and labels_text else found
+    tasks = tuple(name for name in COMPOSED if _class_of(known, name))
+    labels_text = named and not any(_class_of(known, name) in named for name in tasks)
+    return () if _is_text(parsed) and labels_text else tasks
 
 
 def _image_tasks(parsed: Any, named: Sequence[str]) -> tuple[str, ...]:
@@ -142,8 +142,8 @@ def _image_tasks(parsed: Any, named: Sequence[str]) -> tuple[str, ...]:
     kind = getattr(transformers, whole, None)
     if kind and (kind.main_input_name == "pixel_values" or hasattr(kind, "get_image_features")):
         classes[IMAGE_FEATURE_EXTRACTION] = whole
-    found = tuple(name for name, of_task in classes.items() if of_task)
-    return tuple(name for name in found if classes[name] in named) or found
+    possible = tuple(name for name, of_task in classes.items() if of_task)
+    return tuple(name for name in possible if classes[name] in named) or possible
 
 
 def _class_of(parsed: Any, task: str) -> str:
@@ -151,8 +151,8 @@ def _class_of(parsed: Any, task: str) -> str:
     import transformers
 
     mappings = (getattr(transformers, name)._model_mapping for name in find(task).auto_classes)
-    found = (one[type(parsed)] for one in mappings if type(parsed) in one)
-    first = next((kind[0] if isinstance(kind, tuple) else kind for kind in found), None)
+    classes = (mapping[type(parsed)] for mapping in mappings if type(parsed) in mapping)
+    first = next((kind[0] if isinstance(kind, tuple) else kind for kind in classes), None)
     return first.__name__ if first else ""
 
 

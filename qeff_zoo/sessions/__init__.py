@@ -16,7 +16,7 @@ __all__ = ["Opening", "Session", "open_session"]
 def __getattr__(name: str) -> Any:
     """Import a name of a task on first use."""
     for task in map(find, NAMES):
-        for place in task.public:
-            if place.endswith(f":{name}"):
-                return lazy(place)()
+        for path in task.public:
+            if path.endswith(f":{name}"):
+                return lazy(path)()
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

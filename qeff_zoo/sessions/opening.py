@@ -101,13 +101,13 @@ def open_session(
         # The tokenizer first: the graph reuses what its parser has freed, so that their peaks do not add up.
         Tokenizer.find(package.path)
         beside = {part.role for part in task.beside}
-        answering, *before = (one for one in package.programs if one.role not in beside)
+        answering, *before = (program for program in package.programs if program.role not in beside)
         opens = opening or partial(target.open, package)
         options = OpenOptions(threads=threads, smoke_test=smoke_test)
         opened = opens(answering.role, replace(options, routing=observe is not None))
         observed = Observed(opened, observe) if observe else opened
         choices |= {program.role: opens(program.role, options) for program in before}
-        others = {one.role for one in package.programs} & beside - {*ROLES}
+        others = {program.role for program in package.programs} & beside - {*ROLES}
         choices |= {role: partial(opens, role, options) for role in others}  # opened on demand
         if task.before and task.role == "decoder":
             settings = package.manifest["spec"]["task"]
@@ -178,7 +178,7 @@ def open_heads(
     """
     if decoder and decoder.heads:
         return decoder.program
-    role = next((one.role for one in package.programs if one.role in ROLES), None)
+    role = next((program.role for program in package.programs if program.role in ROLES), None)
     opens = opening or partial(targets.find(package.target).open, package)
     return role and opens(role, OpenOptions(threads=threads))
 

@@ -63,20 +63,22 @@ def _context_option(task: Task | None) -> Option | None:
 
 def _devices(task: Task | None, variants: list[Variant]) -> list[dict[str, Any]]:
     """Return the targets that read the task's inputs, and those of the packages, with their storage formats."""
-    found = []
+    devices = []
     for name in targets.NAMES:
         target = targets.find(name)
         stored = [variant.weights for variant in variants if variant.target == name]
         built = task is not None and task.reads in target.reads
-        weights = [one for one in target.weights if one in stored or (built and one != STORED)]
+        weights = [
+            weight for weight in target.weights if weight in stored or (built and weight != STORED)
+        ]
         if weights:
             note = (
                 "Requires the compiler of its SDK. Without it, add --prepare-only, and compile the folder elsewhere."
                 if target.compiles_offline
                 else ""
             )
-            found.append({"name": name, "weights": weights, "note": note})
-    return found
+            devices.append({"name": name, "weights": weights, "note": note})
+    return devices
 
 
 def _contexts(
@@ -85,7 +87,9 @@ def _contexts(
     of_recipe = for_task(recipe, task.name).shapes.values() if recipe and task else ()
     values = [getattr(shape, option.name) for shape in of_recipe]
     texts = [
-        ",".join(map(str, one)) if isinstance(one, tuple) else str(one) for one in values if one
+        ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+        for value in values
+        if value
     ]
     texts += [variant.context for variant in variants if variant.context]
     ordered = sorted({*texts}, key=lambda text: [int(part) for part in text.split(",")])

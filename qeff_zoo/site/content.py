@@ -46,7 +46,7 @@ class Comparison:
         level: Level of proof, one of `LEVELS`.
         passed: Whether every check passed.
         when: Time of the build, or empty.
-        stale: Whether the compared graphs were made by an earlier revision of the code.
+        stale: Whether the compared graphs come from an earlier revision of the code.
         why: Reason of a failure, one line; empty if it passed.
         sentences: Findings in words.
         versions: Versions of the compared software.
@@ -211,9 +211,9 @@ class Model(Subject):
     @property
     def weights(self) -> tuple[str, ...]:
         """Storage formats of its packages and records, sorted."""
-        found = {variant.weights for variant in self.variants}
-        found |= {comparison.weights for comparison in self.comparisons}
-        return tuple(sorted(found - {""}))
+        formats = {variant.weights for variant in self.variants}
+        formats |= {comparison.weights for comparison in self.comparisons}
+        return tuple(sorted(formats - {""}))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -260,7 +260,7 @@ def number(value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
-        found = float(value)
+        converted = float(value)
     except OverflowError:  # an integer of hundreds of digits
         return None
-    return found if abs(found) < float("inf") else None
+    return converted if abs(converted) < float("inf") else None

@@ -45,17 +45,17 @@ def read_records(file: Path) -> dict[str, Any]:
     Raises:
         PackageError: The file is no record, or a newer version wrote it.
     """
-    found = _read(file)
+    content = _read(file)
     try:
-        name = found["model_id"] or found["name"]
-        for record in found["records"]:
+        name = content["model_id"] or content["name"]
+        for record in content["records"]:
             form, level = record["plan"]["spec"], record["level"]
             if form > SPEC_VERSION or level not in LEVELS:
                 raise PackageError(
                     f"A record in {str(file)!r} has form {form!r} and level {level!r}; expected at most form "
                     f"{SPEC_VERSION}, and one of {', '.join(LEVELS)}. A newer qeff-zoo wrote it: install that version."
                 )
-        return {**found, "name": str(name), "hub": found["model_id"] is not None}
+        return {**content, "name": str(name), "hub": content["model_id"] is not None}
     except (KeyError, TypeError) as error:
         raise no_record(file, f"{type(error).__name__}: {error}") from error
 
@@ -85,13 +85,13 @@ def of_record(record: Mapping[str, Any]) -> Comparison:
 
 def speeds_of(record: Mapping[str, Any]) -> Iterator[Speed]:
     """Yield the measured speed of a record's package, see `bench --record`."""
-    found = record.get("measured", {}).get("speed", {})
-    for case in found.get("cases", ()):
+    speed = record.get("measured", {}).get("speed", {})
+    for case in speed.get("cases", ()):
         of_prompts = "prompt_len" in case
         yield Speed(
             weights=str(record["weights"]),
             target=str(record["target"]),
-            where=str(found["where"]),
+            where=str(speed["where"]),
             batch_size=case["batch_size"],
             context=case["prompt_len"] + case["generation_len"] if of_prompts else None,
             prefill=case["prefill_tokens_per_s"] if of_prompts else None,
@@ -133,23 +133,23 @@ def _on_default_target(recipe: Recipe, folder: Path) -> Comparison | None:
     path = tiny_evidence(recipe.model_type, folder)
     if not path.is_file():
         return None
-    found = _read(path)
+    content = _read(path)
     try:
-        tasks = found["tasks"]
+        tasks = content["tasks"]
         checks = tuple(
             Check(
                 stage=f"{task}, {name}: {stage}",
                 metric=metric,
-                value=number(one["value"]),
-                op=next(op for op in ("<=", ">=", "==") if op in one),
-                threshold=number(next(one[op] for op in ("<=", ">=", "==") if op in one)),
+                value=number(value["value"]),
+                op=next(op for op in ("<=", ">=", "==") if op in value),
+                threshold=number(next(value[op] for op in ("<=", ">=", "==") if op in value)),
                 passed=entry["verdict"] == "validated",
-                canary=number(one["canary"]),
+                canary=number(value["canary"]),
             )
             for task, entry in tasks.items()
             for name, stages in entry["models"].items()
             for stage, metrics in stages.items()
-            for metric, one in metrics.items()
+            for metric, value in metrics.items()
         )
         failed = [task for task, entry in tasks.items() if entry["verdict"] != "validated"]
         return Comparison(
@@ -157,10 +157,10 @@ def _on_default_target(recipe: Recipe, folder: Path) -> Comparison | None:
             target=targets.NAMES[0],
             level=_TINY_LEVEL,
             passed=not failed,
-            stale=found["recipe"] != recipe_digest(recipe),
+            stale=content["recipe"] != recipe_digest(recipe),
             why=f"The tiny models differ for {', '.join(failed)}." if failed else "",
             sentences=(_worst_of(checks),),
-            versions=found["versions"],
+            versions=content["versions"],
             checks=checks,
         )
     except (KeyError, TypeError, StopIteration) as error:
@@ -169,32 +169,36 @@ def _on_default_target(recipe: Recipe, folder: Path) -> Comparison | None:
 
 def _on_target(recipe: Recipe, target: str, known: Mapping[str, Any]) -> Comparison | None:
     named = [f"{recipe.model_type}-{tiny.name}" for tiny in recipe.tiny]
-    found = {name: known[name] for name in named if name in known}
-    if not found:
+    verdicts = {name: known[name] for name in named if name in known}
+    if not verdicts:
         return None
     checks = tuple(
         Check(
             stage=name,
             metric="max_relative_error",
-            value=number(one["max_relative_error"]),
+            value=number(verdict["max_relative_error"]),
             op="<=",
-            threshold=number(one["<="]),
-            passed=holds(one["max_relative_error"], "<=", one["<="]),
+            threshold=number(verdict["<="]),
+            passed=holds(verdict["max_relative_error"], "<=", verdict["<="]),
         )
-        for name, one in found.items()
-        if "max_relative_error" in one
+        for name, verdict in verdicts.items()
+        if "max_relative_error" in verdict
     )
-    refused = [words.reason(one["why"]) for one in found.values() if one["verdict"] == "refused"]
-    passed = all(one["verdict"] == "agrees" for one in found.values())
+    refused = [
+        words.reason(verdict["why"])
+        for verdict in verdicts.values()
+        if verdict["verdict"] == "refused"
+    ]
+    passed = all(verdict["verdict"] == "agrees" for verdict in verdicts.values())
     return Comparison(
         what="tiny models",
         target=target,
         level=_TINY_LEVEL,
         passed=passed,
-        stale=any(one["made_of"] != made_of(recipe, target) for one in found.values()),
+        stale=any(verdict["made_of"] != made_of(recipe, target) for verdict in verdicts.values()),
         why="" if passed else " ".join(refused) or _failures(checks),
         sentences=(_worst_of(checks),) if checks else (),
-        versions=next(iter(found.values())).get("versions", {}),
+        versions=next(iter(verdicts.values())).get("versions", {}),
         checks=checks,
     )
 
@@ -230,7 +234,7 @@ def of_manifest(manifest: Mapping[str, Any], entry: Entry) -> Comparison | None:
             stale=_is_stale(manifest["spec"]),
             why="" if passed else _failures(checks),
             sentences=(
-                *(_line(one, _SENTENCE) for one in sentences(manifest["validation"], {})),
+                *(_line(sentence, _SENTENCE) for sentence in sentences(manifest["validation"], {})),
                 *words.costs(costs),
             ),
             versions={
@@ -252,16 +256,16 @@ def _line(text: Any, longest: int = 100) -> str:
     return " ".join(str(text)[: 2 * longest].split())[:longest]
 
 
-def _checks(found: Iterable[Mapping[str, Any]]) -> Iterator[Check]:
-    for one in found:
-        canary = one.get("canary")
+def _checks(checks: Iterable[Mapping[str, Any]]) -> Iterator[Check]:
+    for check in checks:
+        canary = check.get("canary")
         yield Check(
-            stage=_line(one["stage"]),
-            metric=_line(one["metric"]),
-            value=number(one["value"]),
-            op=_line(one["op"]),
-            threshold=number(one["threshold"]),
-            passed=one["passed"] is True,
+            stage=_line(check["stage"]),
+            metric=_line(check["metric"]),
+            value=number(check["value"]),
+            op=_line(check["op"]),
+            threshold=number(check["threshold"]),
+            passed=check["passed"] is True,
             canary=number(canary["value"]) if canary else None,
         )
 
@@ -270,8 +274,8 @@ def _is_stale(spec: Mapping[str, Any]) -> bool:
     """Whether a package's graphs were made by an earlier revision of the exporter, or of the target's lowering."""
     of_target = spec.get("target", {})
     now = targets.find(of_target["name"]).revision if of_target.get("name") in targets.NAMES else 0
-    made = of_target.get("revision", now), spec.get("exporter", EXPORTER_REVISION)
-    return made != (now, EXPORTER_REVISION)
+    revision = of_target.get("revision", now), spec.get("exporter", EXPORTER_REVISION)
+    return revision != (now, EXPORTER_REVISION)
 
 
 def _failures(checks: Iterable[Check]) -> str:
@@ -306,12 +310,12 @@ def _excess(check: Check) -> float:
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        found = json.loads(read_regular(file))
+        content = json.loads(read_regular(file))
     except (OSError, RecursionError, ValueError) as error:
         raise no_record(file, str(error)) from error
-    if not isinstance(found, dict):
-        raise no_record(file, f"it has a {type(found).__name__}")
-    return found
+    if not isinstance(content, dict):
+        raise no_record(file, f"it has a {type(content).__name__}")
+    return content
 
 
 def no_record(file: Path, why: str) -> PackageError:

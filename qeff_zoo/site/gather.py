@@ -88,26 +88,26 @@ def gather(
         PackageError: A record or a report cannot be read.
     """
     failures = [failure for file in reports for failure in read_report(file)]
-    found: dict[str, _Found] = defaultdict(_Found)
-    _add_known_models(found, records)
+    entries: dict[str, _Found] = defaultdict(_Found)
+    _add_known_models(entries, records)
     snapshots = [_snapshot(where, offline=offline) for where in remotes]
     for snapshot in snapshots:
         url = _unpinned(snapshot.url)
         for leaf in snapshot.index.leaves():
             for entry, manifest, problem in _manifests(snapshot, leaf, offline=offline):
-                _add_package(found[entry.model], entry, url, leaf, manifest, problem)
+                _add_package(entries[entry.model], entry, url, leaf, manifest, problem)
                 progress(1)
-    _add_failures(found, failures)
+    _add_failures(entries, failures)
     recipes = {recipe.model_type: recipe for recipe in registry.list_recipes()}
     on_targets = evidence.read_targets(FOLDER)
     tiny = {
         name: evidence.of_tiny_models(recipe, FOLDER, on_targets)
         for name, recipe in recipes.items()
     }
-    pages = addresses.assign(found)
+    pages = addresses.assign(entries)
     models = tuple(
-        _model(name, pages[name], found[name], recipes, tiny)
-        for name in sorted(found, key=lambda name: (name.lower(), name))
+        _model(name, pages[name], entries[name], recipes, tiny)
+        for name in sorted(entries, key=lambda name: (name.lower(), name))
     )
     counts: dict[str, int] = defaultdict(int)
     for model in models:
@@ -126,10 +126,10 @@ def gather(
 # --- records -----------------------------------------------------------------------------------
 
 
-def _add_known_models(found: dict[str, _Found], folders: Iterable[Path]) -> None:
+def _add_known_models(models: dict[str, _Found], folders: Iterable[Path]) -> None:
     """Add declared checkpoints, and those with records."""
     for known in list_models():
-        one = found[known.model_id]
+        one = models[known.model_id]
         one.task, one.model_type = known.task, known.model_type or ""
         one.declared = known.recipe is not None
     for folder in (FOLDER, *folders):
@@ -139,13 +139,13 @@ def _add_known_models(found: dict[str, _Found], folders: Iterable[Path]) -> None
                 "writes. Correct --records."
             )
         for file in sorted(folder.glob("[!_]*/*.json")):
-            _add_file(found, file)
+            _add_file(models, file)
 
 
-def _add_file(found: dict[str, _Found], file: Path) -> None:
+def _add_file(models: dict[str, _Found], file: Path) -> None:
     record = evidence.read_records(file)
     try:
-        _add_records(found[record["name"]], record)
+        _add_records(models[record["name"]], record)
     except evidence.WRONG_FORM as error:
         raise evidence.no_record(file, f"{type(error).__name__}: {error}") from error
 
@@ -299,21 +299,21 @@ def _sizes(axes: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _effort(manifest: Mapping[str, Any]) -> str:
-    made = manifest.get("provenance")
-    if not isinstance(made, Mapping) or not isinstance(made.get("seconds"), Mapping):
+    provenance = manifest.get("provenance")
+    if not isinstance(provenance, Mapping) or not isinstance(provenance.get("seconds"), Mapping):
         return ""
-    seconds = sum(number(value) or 0 for value in made["seconds"].values())
-    peak = number(made.get("peak_rss_bytes"))
+    seconds = sum(number(value) or 0 for value in provenance["seconds"].values())
+    peak = number(provenance.get("peak_rss_bytes"))
     return f"{seconds:,.0f} s" + (f", {human_size(int(peak))} of memory" if peak else "")
 
 
 # --- reports -----------------------------------------------------------------------------------
 
 
-def _add_failures(found: dict[str, _Found], failures: Iterable[Failure]) -> None:
+def _add_failures(models: dict[str, _Found], failures: Iterable[Failure]) -> None:
     """Add packages that a farm could not make, and that no remote has by now."""
     for failure in failures:
-        one = found[failure.model]
+        one = models[failure.model]
         one.hub = one.hub and addresses.is_hub_id(failure.model)
         one.model_type = one.model_type or failure.model_type
         if failure.key16 not in {variant.key for variant in one.variants}:
@@ -370,17 +370,19 @@ def _cells(
     """Return a cell for each target; the architecture's evidence counts where the model has none of its own."""
     cells = []
     for target in targets.NAMES:
-        found = [one for one in own if one.target == target and (one.level != LEVELS[0] or one.why)]
+        records = [
+            one for one in own if one.target == target and (one.level != LEVELS[0] or one.why)
+        ]
         named = any(one.target == target for one in own)
-        inherited = not found
-        found = found or [one for one in of_architecture if one.target == target]
-        red = tuple(dict.fromkeys(_because(one) for one in found if not one.passed))
-        if passed := [one for one in found if one.passed]:
+        inherited = not records
+        records = records or [one for one in of_architecture if one.target == target]
+        red = tuple(dict.fromkeys(_because(record) for record in records if not record.passed))
+        if passed := [record for record in records if record.passed]:
             level = highest(one.level for one in passed)
             best = next(one for one in passed if one.level == level)
             cells.append(Cell(target=target, state=PROVED, level=level, how=_how(best), red=red))
-        elif found:
-            compared = any(one.level != LEVELS[0] for one in found)
+        elif records:
+            compared = any(record.level != LEVELS[0] for record in records)
             text = "The comparison with Hugging Face failed" if compared else "No usable package"
             text += " for models of this architecture with random weights." if inherited else "."
             cells.append(Cell(target=target, state=RED, how=text, red=red))
@@ -408,5 +410,5 @@ def _how(best: Comparison) -> str:
         if best.stale
         else ""
     )
-    found = f" {best.sentences[0]}" if best.sentences else ""
-    return f"{words.LEVEL_WORDS[best.level]}{found}{weights}{when}{by}{stale}"
+    sentence = f" {best.sentences[0]}" if best.sentences else ""
+    return f"{words.LEVEL_WORDS[best.level]}{sentence}{weights}{when}{by}{stale}"

@@ -47,12 +47,12 @@ def listing(zoo: Zoo) -> Listing:
     tasks = _distinct(model.task for model in zoo.models)
     architectures = _distinct(model.architecture for model in zoo.models)
     licenses = _distinct(model.license for model in zoo.models)
-    weights = _distinct(one for model in zoo.models for one in model.weights)
-    places = [
+    weights = _distinct(weight for model in zoo.models for weight in model.weights)
+    positions = [
         {value: at for at, value in enumerate(values)}
         for values in (tasks, architectures, licenses, weights)
     ]
-    rows = [_row(model, *places) for model in zoo.models]
+    rows = [_row(model, *positions) for model in zoo.models]
     shards: dict[str, str] = {}
     listed, loaded = [], 0
     for number, start in enumerate(range(0, len(rows), _SHARD)):
@@ -114,7 +114,7 @@ def _row(
         architectures[shown(model.architecture)],
         licenses[shown(model.license)],
         model.size or 0,
-        sum(1 << weights[shown(one)] for one in model.weights),
+        sum(1 << weights[shown(weight)] for weight in model.weights),
         cells,
     ]
 

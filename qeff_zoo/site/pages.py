@@ -48,11 +48,11 @@ def files(zoo: Zoo) -> Iterator[File]:
     Args:
         zoo: Content of the site.
     """
-    made = _Pages(zoo)
-    yield from made.lists()
-    yield from made.models()
-    yield from made.architectures()
-    yield from made.data()
+    pages = _Pages(zoo)
+    yield from pages.lists()
+    yield from pages.models()
+    yield from pages.architectures()
+    yield from pages.data()
     for name in ASSETS:
         yield f"{OWN}/{name}", (_HERE / "assets" / name).read_text(encoding="utf-8")
     yield ".nojekyll", ""  # GitHub Pages leaves out folders that begin with `_` otherwise
@@ -96,8 +96,8 @@ class _Pages:
 
     def _page(self, path: str, template: str, here: str, **values: Any) -> File:
         root = "../" * path.count("/")
-        found = self._environment.get_template(template)
-        return path, found.render(root=root, here=here, **values)
+        page = self._environment.get_template(template)
+        return path, page.render(root=root, here=here, **values)
 
     # --- pages ---------------------------------------------------------------------------------
 
@@ -159,13 +159,13 @@ class _Pages:
         of: dict[str, list[Model]] = defaultdict(list)
         for model in self._zoo.models:
             of[model.architecture].append(model)
-        for one in self._zoo.architectures:
+        for architecture in self._zoo.architectures:
             yield self._page(
-                f"{one.page}.html",
+                f"{architecture.page}.html",
                 "architecture.html",
                 "architectures",
-                one=one,
-                models=of[one.name][:_ROWS],
+                one=architecture,
+                models=of[architecture.name][:_ROWS],
             )
 
     def _facets(self) -> list[tuple[str, str, list[tuple[str, str]]]]:
@@ -196,7 +196,10 @@ class _Pages:
         for model in self._zoo.models:
             document = {"schema": SCHEMA_ID, "level": model.level, **vars(model)}
             yield f"{api}/models/{model.page}.json", dump(document)
-        architectures = [{"level": one.level, **vars(one)} for one in self._zoo.architectures]
+        architectures = [
+            {"level": architecture.level, **vars(architecture)}
+            for architecture in self._zoo.architectures
+        ]
         yield (
             f"{api}/architectures.json",
             dump({"schema": SCHEMA_ID, "architectures": architectures}),
@@ -205,7 +208,11 @@ class _Pages:
         yield self._page("llms.txt", "llms.txt", "", models=self._zoo.models[:_LISTED])
 
     def _feed(self) -> File:
-        news = [(one.finished, model, one) for model in self._zoo.models for one in model.variants]
+        news = [
+            (variant.finished, model, variant)
+            for model in self._zoo.models
+            for variant in model.variants
+        ]
         newest = sorted(news, key=lambda item: (item[0], item[2].path), reverse=True)[:_NEWS]
         updated = newest[0][0] if newest else self._time
         return self._page("feed.xml", "feed.xml", "", news=newest, updated=updated)

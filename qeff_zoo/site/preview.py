@@ -15,9 +15,9 @@ class _Handler(SimpleHTTPRequestHandler):
     """Files of a folder; pages also without their suffix, as many web servers have them."""
 
     def translate_path(self, path: str) -> str:
-        found = super().translate_path(path)
-        page = f"{found}.html"
-        return page if not Path(found).exists() and Path(page).is_file() else found
+        translated = super().translate_path(path)
+        page = f"{translated}.html"
+        return page if not Path(translated).exists() and Path(page).is_file() else translated
 
     def log_message(self, *_: object) -> None:
         """Print nothing."""

@@ -46,13 +46,13 @@ def read_report(file: Path) -> Iterator[Failure]:
         PackageError: The file is no report, or a newer version wrote it.
     """
     try:
-        found = json.loads(read_regular(file))
-        if (schema := found["schema"]) != SCHEMA_ID:
+        content = json.loads(read_regular(file))
+        if (schema := content["schema"]) != SCHEMA_ID:
             raise PackageError(
                 f"{str(file)!r} has schema {str(schema)[:40]!r}; expected {SCHEMA_ID!r}. Another version of qeff-zoo "
                 "wrote it: run the farm again, or install that version."
             )
-        yield from [_failure(cell, found) for cell in found["cells"] if cell["state"] == _RED]
+        yield from [_failure(cell, content) for cell in content["cells"] if cell["state"] == _RED]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise PackageError(
             f"{str(file)!r} is no report of a farm: {type(error).__name__}: {str(error)[:200]}. Expected the output of "

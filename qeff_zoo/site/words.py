@@ -92,11 +92,11 @@ def grade(kind: str, mean: float | None) -> str:
     return "small" if mean <= little else "noticeable"
 
 
-def costs(found: Any) -> Iterator[str]:
+def costs(content: Any) -> Iterator[str]:
     """Yield the losses by rounding of a manifest or a record, a sentence each."""
     names = {"weights": "Rounding the weights", "activations": "Rounding the activations to int8"}
     for name, text in names.items():
-        cost = found.get(name) if isinstance(found, Mapping) else None
+        cost = content.get(name) if isinstance(content, Mapping) else None
         if not isinstance(cost, Mapping):
             continue
         kind, mean = str(cost.get("metric")), number(cost.get("mean"))
@@ -107,11 +107,11 @@ def costs(found: Any) -> Iterator[str]:
         yield f"{text} costs {loss} on average ({grade(kind, mean)}){perplexity}."
 
 
-def measured(found: Any) -> Iterator[str]:
+def measured(content: Any) -> Iterator[str]:
     """Yield the measurements of a record, a sentence each: perplexity, mean KL, word errors, distances."""
-    if not isinstance(found, Mapping):
+    if not isinstance(content, Mapping):
         return
-    values = {name: number(value) for name, value in found.items()}
+    values = {name: number(value) for name, value in content.items()}
     perplexity, reference = values.get("perplexity"), values.get("reference")
     if perplexity and reference:
         yield (
@@ -132,7 +132,7 @@ def measured(found: Any) -> Iterator[str]:
             f"Embeddings differ by {distance:.2g} of cosine distance on average "
             f"({grade('cosine_distance', distance)})."
         )
-    peer = found.get("llama.cpp")
+    peer = content.get("llama.cpp")
     if isinstance(peer, Mapping) and (mean := number(peer.get("mean_kl"))) is not None:
         yield f"llama.cpp with the same file: mean KL divergence {mean:.2g} nats per token."
 

@@ -243,7 +243,7 @@ class Store:
 
         Args:
             build_key: Build key of the package.
-            place: Place of the checkpoint, or of an adapter or draft that was built in.
+            place: Path of the checkpoint, or of an adapter or draft that was built in.
             part: 0 for the checkpoint, 1 for the first adapter that was merged into it, …; the role of heads.
         """
         # The Hub's cache links a file to another name.
@@ -266,10 +266,10 @@ class Store:
             part: See `remember_source`.
         """
         try:
-            place = Path(os.fsdecode(read_regular(self._source_note(build_key, part))))
+            path = Path(os.fsdecode(read_regular(self._source_note(build_key, part))))
         except FileNotFoundError:
             return None
-        return place if place.exists() else None
+        return path if path.exists() else None
 
     def note_outcome(self, build_key: str, outcome: Mapping[str, Any]) -> None:
         """Record the last outcome of a build or a validation; fields of the earlier one stay.
@@ -289,10 +289,10 @@ class Store:
     def outcome(self, build_key: str) -> dict[str, Any]:
         """Return the last outcome of the builds and validations of a key; empty without one."""
         try:
-            found = json.loads(read_regular(self._layout.outcomes / _checked(build_key)))
+            outcome = json.loads(read_regular(self._layout.outcomes / _checked(build_key)))
         except (OSError, ValueError, RecursionError):
             return {}
-        return found if isinstance(found, dict) else {}
+        return outcome if isinstance(outcome, dict) else {}
 
     def origin(self, build_key: str) -> Provenance | None:
         """Return the origin of a package; None if it is unknown."""
@@ -483,5 +483,5 @@ def refused(action: str, path: Path, error: OSError) -> StoreError:
 
 def _shares_disk(path: Path) -> bool:
     """Whether a path is, or will be, on the disk of the store, where packages can be removed."""
-    places = (nearest_existing(path), nearest_existing(default_root()))
-    return len({one.stat().st_dev for one in places}) == 1
+    paths = (nearest_existing(path), nearest_existing(default_root()))
+    return len({one.stat().st_dev for one in paths}) == 1

@@ -57,14 +57,14 @@ def adopt(folder: Path, compiled: Path, store: Store, *, unchecked: bool = False
     (top,) = {Path(entry["path"]).parts[0] for entry in manifest["programs"]}
     try:
         notes = [_note_of(entry, compiled, sums, unchecked) for entry in manifest["programs"]]
-        made = dict(_made(compiled, top))
+        fields = dict(_made(compiled, top))
     except OSError as error:
         why = f"{str(error.filename)!r} cannot be read: {error.strerror}"
         raise _foreign(compiled, why) from error
     programs = [
         _compiled(entry, note) for entry, note in zip(manifest["programs"], notes, strict=True)
     ]
-    sources = {**{name: folder / name for name in kept}, **made}
+    sources = {**{name: folder / name for name in kept}, **fields}
     size = sum(path.stat().st_size for path in sources.values())
     store.require_space(store.root, size, "the package")
     with store.stage("adopt") as staged:

@@ -235,10 +235,10 @@ def verify(layout: Layout, progress: Progress | None = None) -> dict[str, list[s
     Returns:
         Problems by key; an empty list for what is intact.
     """
-    found = {path.name: _package_problems(path, progress) for path in _children(layout.packages)}
+    problems = {path.name: _package_problems(path, progress) for path in _children(layout.packages)}
     for path in _children(layout.graphs):
-        found[path.name] = graph_problems(path, progress)
-    return found
+        problems[path.name] = graph_problems(path, progress)
+    return problems
 
 
 def _package_problems(folder: Path, progress: Progress | None) -> list[str]:
@@ -273,14 +273,14 @@ def keys_of_program(layout: Layout, key: str) -> Iterator[str]:
 
 def files_by_digest(layout: Layout) -> dict[str, list[Path]]:
     """List the packages' files by the SHA-256 that their manifests promise; none is read."""
-    found: dict[str, list[Path]] = {}
+    files: dict[str, list[Path]] = {}
     for folder in _children(layout.packages):
         with suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
             for file in parse(read_regular(folder / MANIFEST_NAME))["files"]:
                 if not misplaced(folder, [file]):
                     digest = file["digest"].removeprefix("sha256:")
-                    found.setdefault(digest, []).append(folder / file["path"])
-    return found
+                    files.setdefault(digest, []).append(folder / file["path"])
+    return files
 
 
 def write_graph_index(folder: Path) -> None:

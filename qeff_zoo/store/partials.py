@@ -67,10 +67,10 @@ class Partials:
     def size(self, digest: str) -> int:
         """Return the disk space of a download in bytes; missing ranges may be holes."""
         try:
-            found = (self.folder / digest).stat()
+            status = (self.folder / digest).stat()
         except FileNotFoundError:
             return 0
-        return min(found.st_size, found.st_blocks * 512)
+        return min(status.st_size, status.st_blocks * 512)
 
     def is_claimed(self, digest: str) -> bool:
         """Whether a process writes to a download now."""

@@ -24,16 +24,16 @@ def find(name: str) -> Target:
 
 def options() -> tuple[type, ...]:
     """Return the dataclasses whose fields are options of one or several targets, each once."""
-    return tuple(dict.fromkeys(one for name in NAMES for one in find(name).options))
+    return tuple(dict.fromkeys(option for name in NAMES for option in find(name).options))
 
 
 def objectives() -> dict[str, tuple[str, ...]]:
     """Return the targets of each objective that options can be chosen for, by measured settings."""
-    found: dict[str, tuple[str, ...]] = {}
+    targets: dict[str, tuple[str, ...]] = {}
     for name in NAMES:
         for objective in find(name).objectives:
-            found[objective] = (*found.get(objective, ()), name)
-    return found
+            targets[objective] = (*targets.get(objective, ()), name)
+    return targets
 
 
 def on_cards() -> tuple[str, ...]:

@@ -45,10 +45,10 @@ def require_to_run(package: Package, engine: str) -> None:
     """
     from packaging.specifiers import SpecifierSet
 
-    found, wanted = installed(engine), package.manifest["target"]["needs"].get(engine, "")
-    if found is None or not SpecifierSet(wanted).contains(found, prereleases=True):
+    version, wanted = installed(engine), package.manifest["target"]["needs"].get(engine, "")
+    if version is None or not SpecifierSet(wanted).contains(version, prereleases=True):
         raise GenerationError(
-            f"Cannot run {str(package.path)!r}: {engine} {found or 'of no version'} is installed. Expected "
+            f"Cannot run {str(package.path)!r}: {engine} {version or 'of no version'} is installed. Expected "
             f"{engine}{wanted}, by which it was compiled. Run `pip install '{engine}{wanted}'`, or build the package "
             "again."
         )

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How long-running work reports its progress. The library reports; who shows it, and how, is up to the caller.
 
-Work that runs out of memory says in which stage, and how much that needs.
+An error of memory names the stage, and the memory that it requires.
 """
 
 import errno

@@ -85,7 +85,7 @@ class Costs:
         expected: The same, as Hugging Face's model simulates it.
         swapped: Cost of two swapped heads.
         positions: Number of different positions that were compared.
-        judged: Whether the cost of activations says anything: not where experts or keys are chosen.
+        judged: Whether the cost of activations is meaningful: not if experts or keys are chosen.
     """
 
     weights: Cost | None = None
@@ -149,11 +149,11 @@ def as_shipped(costs: Costs, judge: Judge) -> list[Check]:
         costs: Measured.
         judge: Judge of the comparison with the variant that has the package's weights.
     """
-    found, expected, swapped = costs.activations, costs.expected, costs.swapped
-    if not (found and expected and swapped and costs.judged) or costs.positions < ENOUGH:
+    actual, expected, swapped = costs.activations, costs.expected, costs.swapped
+    if not (actual and expected and swapped and costs.judged) or costs.positions < ENOUGH:
         return []
     check = judge.as_shipped(
-        (found.times(expected), swapped.times(expected)), TIMES, positions=costs.positions
+        (actual.times(expected), swapped.times(expected)), TIMES, positions=costs.positions
     )
     return [check] if "canary" in check else []
 

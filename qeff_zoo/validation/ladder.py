@@ -378,8 +378,8 @@ def _reference_settings(package: Package) -> dict[str, Any]:
         if name in task and why.get(f"task.{name}", "").startswith("user")
     ]
     merged = adapter_axis(adapters_in(package.manifest))
-    found = {name: task[name] for name in (*chosen, "rope_factors") if name in task}
-    return {**found, **({"adapters": merged} if merged else {})}
+    chosen_values = {name: task[name] for name in (*chosen, "rope_factors") if name in task}
+    return {**chosen_values, **({"adapters": merged} if merged else {})}
 
 
 def _judges(
@@ -443,8 +443,8 @@ def _deciding(judges: Mapping[str, Judge], reference: Answers) -> dict[str, Judg
     Those in a device's numerics if a model chooses experts or keys, since it may choose others; and those whose noise
     exceeds every tolerance.
     """
-    made = reference.about["choices"]["made"]
-    *others, last = (name for name in judges if not (made and name == _DEVICE))
+    choices = reference.about["choices"]["made"]
+    *others, last = (name for name in judges if not (choices and name == _DEVICE))
     kept = [name for name in others if judges[name].decides]
     return {name: judges[name] for name in (*kept, last)}
 
@@ -466,19 +466,19 @@ def _judge(
         gross = slight
         if reference.has("swapped") and len(reference.answered("swapped", keys)) == len(keys):
             gross = _canary(reference, "swapped", "two heads swapped", keys)
-        found = []
+        judged = []
         for variant, judge in deciding.items():
             tried, canary = (shipped, gross) if variant == _DEVICE else (trial, slight)
             expected = reference.at(variant, keys)
-            found += judge.judge(stage, expected, tried.answers[stage], canary)
+            judged += judge.judge(stage, expected, tried.answers[stage], canary)
         if stage in shipped.drawn:
             judge = next(iter(deciding.values()))
-            found.append(judge.drawn(stage, shipped.answers[stage], shipped.drawn[stage], gross))
-        if not any("canary" in check for check in found):
+            judged.append(judge.drawn(stage, shipped.answers[stage], shipped.drawn[stage], gross))
+        if not any("canary" in check for check in judged):
             variant, judge = next(iter(deciding.items()))
-            found.append(judge.uncaught(stage, reference.at(variant, keys), slight))
+            judged.append(judge.uncaught(stage, reference.at(variant, keys), slight))
         followed = _followed_choices(keys, reference)
-        checks += [{**check, **followed} for check in found]
+        checks += [{**check, **followed} for check in judged]
     return checks
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Perplexity of one text: by Hugging Face's model, by a package, and by the portable graph.
 
-All see the same windows of the same tokens, and are asked for the same targets, so that what differs is the model:
+All read the same windows of the same tokens and score the same targets, so that only the model differs:
 
     window 1  |c t t t t t t t|              c  context: read, not scored
     window 2        |c c c c t t t t|        t  target: scored once, in the first window that has it
@@ -74,20 +74,20 @@ class Scoring:
     @property
     def windows(self) -> list[Window]:
         """The windows, which score every token that has one before it."""
-        found: list[Window] = []
+        collected: list[Window] = []
         for start in range(0, len(self.tokens), self.stride):
             stop = min(start + self.window, len(self.tokens))
-            first = max(start + 1, self.first, found[-1].stop if found else 0)
+            first = max(start + 1, self.first, collected[-1].stop if collected else 0)
             if first < stop:
-                found.append(Window(start, first, stop))
+                collected.append(Window(start, first, stop))
             if stop == len(self.tokens):
                 break
-        return found
+        return collected
 
     @property
     def targets(self) -> list[int]:
         """Numbers of the tokens that are scored, ascending."""
-        return [number for one in self.windows for number in range(one.first, one.stop)]
+        return [number for window in self.windows for number in range(window.first, window.stop)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,9 +147,9 @@ class PerplexityComparison:
     def __str__(self) -> str:
         scoring = self.scoring
         rows = [
-            [model, f"{one.targets:,}", f"{one.nats_per_token:.5f}", f"{one.perplexity:.4f}",
+            [model, f"{value.targets:,}", f"{value.nats_per_token:.5f}", f"{value.perplexity:.4f}",
              f"{self.ratio(model):.5f}"]
-            for model, one in self.scores.items()
+            for model, value in self.scores.items()
         ]  # fmt: skip
         headers = ["model", "scored", "nats per token", "perplexity", "ratio"]
         return (
@@ -232,7 +232,7 @@ def score_reference(
         **checkpoint.located,
         "rope_factors": rope_factors,
         "tokens": list(scoring.tokens),
-        "windows": [(one.start, one.first, one.stop) for one in scoring.windows],
+        "windows": [(window.start, window.first, window.stop) for window in scoring.windows],
         "batch_size": scoring.batch_size,
         "logits": None if logits is None else str(logits.absolute()),
     }
@@ -275,15 +275,15 @@ def _read_steps(
     decoder: Decoder, tokens: Sequence[int], group: Sequence[Window], step: Progress
 ) -> Iterator[tuple[int, Array]]:
     """Yield the targets of as many windows as there are rows, or fewer, from one decode step each."""
-    logits = _read_context(decoder, tokens, group, [one.first for one in group], step)
-    for offset in range(max(one.stop - one.first for one in group)):
+    logits = _read_context(decoder, tokens, group, [member.first for member in group], step)
+    for offset in range(max(member.stop - member.first for member in group)):
         scored = {row: one for row, one in enumerate(group) if one.first + offset < one.stop}
         for row, one in scored.items():
             yield one.first + offset, logits[row]
         pieces = {
-            row: Piece(tokens[one.first + offset :][:1], one.first + offset - one.start)
-            for row, one in scored.items()
-            if one.first + offset + 1 < one.stop
+            row: Piece(tokens[value.first + offset :][:1], value.first + offset - value.start)
+            for row, value in scored.items()
+            if value.first + offset + 1 < value.stop
         }
         if pieces:
             logits = decoder.decode(pieces)
@@ -294,7 +294,7 @@ def _read_chunks(
     decoder: Decoder, tokens: Sequence[int], group: Sequence[Window], step: Progress
 ) -> Iterator[tuple[int, Array]]:
     """Yield the targets of windows that are read in chunks."""
-    _read_context(decoder, tokens, group, [one.first - 1 for one in group], step)
+    _read_context(decoder, tokens, group, [member.first - 1 for member in group], step)
     length = decoder.sizes.prefill_seq_len
     for row, one in enumerate(group):
         for start in range(one.first - 1, one.stop - 1, length):
@@ -311,7 +311,7 @@ def _read_context(
     ends: Sequence[int],
     step: Progress,
 ) -> dict[int, Array]:
-    """Run what comes before some places of windows; return each row's logits after it."""
+    """Run the tokens before some positions of windows; return each row's logits after it."""
     length = decoder.sizes.prefill_seq_len
     logits: dict[int, Array] = {}
     for done in range(

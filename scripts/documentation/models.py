@@ -40,12 +40,12 @@ def index(recipes: list[Recipe]) -> str:
 
 def _others() -> dict[str, list[str]]:
     """Return the types that no task computes, by their common reason."""
-    data, found = unsupported.reasons(), dict[str, list[str]]()
-    for kind in data["others"].values():
-        found.setdefault(kind["reason"], []).extend(f"`{name}`" for name in kind["types"])
-    for name, single in data["singles"].items():
-        found.setdefault(single["reason"], []).append(f"`{name}`")
-    return found
+    types = {
+        reason: [f"`{name}`" for name in names] for reason, names in unsupported.kinds().items()
+    }
+    for name, single in unsupported.reasons()["singles"].items():
+        types.setdefault(single["reason"], []).append(f"`{name}`")
+    return types
 
 
 def counts(recipes: list[Recipe], docs: str) -> str:

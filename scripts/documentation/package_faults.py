@@ -39,10 +39,10 @@ def faults(found: Results) -> str:
     words = {one["fault"]: one["kind"] for every in found.values() for one in every if one["kind"]}
     order = sorted(words, key=lambda fault: [*_KINDS].index(words[fault]))
     rows = [
-        [fault, _KINDS[words[fault]], *(_cell(one.get(fault)) for one in by_title.values())]
+        [fault, _KINDS[words[fault]], *(_cell(value.get(fault)) for value in by_title.values())]
         for fault in order
     ]
-    right = ["none", "", *(_cell(one.get("nothing")) for one in by_title.values())]
+    right = ["none", "", *(_cell(value.get("nothing")) for value in by_title.values())]
     return table(["fault", "of", *by_title], [right, *rows])
 
 

@@ -29,11 +29,11 @@ def losses() -> str:
     rows = [
         [
             name_of(name),
-            f"{one['bits']:.2f}",
-            f"{one['kl']:.4f} ± {one['kl_error']:.4f}" if one["kl"] else "0",
-            f"{one['perplexity']:.2f}",
+            f"{row['bits']:.2f}",
+            f"{row['kl']:.4f} ± {row['kl_error']:.4f}" if row["kl"] else "0",
+            f"{row['perplexity']:.2f}",
         ]
-        for name, one in sorted(_rows().items(), key=lambda item: item[1]["bits"])
+        for name, row in sorted(_rows().items(), key=lambda item: item[1]["bits"])
     ]
     return table(["weights", "bits a weight", "mean KL", "perplexity"], rows)
 
@@ -54,9 +54,9 @@ def curve() -> str:
     ]
     for number, (title, color) in enumerate(_COLORS.items()):
         points = sorted(
-            (one["bits"], one["kl"], name)
-            for name, one in _rows().items()
-            if one["kl"] and name.startswith(_PEER) == (title == "llama.cpp")
+            (row["bits"], row["kl"], name)
+            for name, row in _rows().items()
+            if row["kl"] and name.startswith(_PEER) == (title == "llama.cpp")
         )
         whole = [point for point in points if point[2] not in _APART]
         path = " ".join(f"{_x(bits):.0f},{_y(kl):.0f}" for bits, kl, _ in whole)

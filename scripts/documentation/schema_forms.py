@@ -222,7 +222,7 @@ KEYWORDS: Mapping[str, Any] = MappingProxyType(
 
 #: All schemas by name.
 SCHEMAS: Mapping[str, Any] = MappingProxyType(
-    {name: TypeAdapter(one).json_schema() for name, one in TYPES.items()} | {**KEYWORDS}
+    {name: TypeAdapter(value).json_schema() for name, value in TYPES.items()} | {**KEYWORDS}
 )
 #: Schemas that this server refuses.
 REFUSED = ("$dynamicRef", "a schema of another server", "maxProperties in else")

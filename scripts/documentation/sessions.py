@@ -67,13 +67,15 @@ def _first_line(described: object) -> str:
 def _call(verb: str, method: object) -> str:
     """Return a method's signature, without types."""
     parts = []
-    for one in list(inspect.signature(method).parameters.values())[1:]:  # type: ignore[arg-type]
-        plain = one.replace(annotation=inspect.Parameter.empty)
+    for parameter in list(inspect.signature(method).parameters.values())[1:]:  # type: ignore[arg-type]
+        plain = parameter.replace(annotation=inspect.Parameter.empty)
         text = str(plain)
         parts.append(
-            f"{one.name}=…" if len(text) > 40 or " object at " in text or "<" in text else text
+            f"{parameter.name}=…"
+            if len(text) > 40 or " object at " in text or "<" in text
+            else text
         )
-    starred = [one.kind for one in inspect.signature(method).parameters.values()][1:]  # type: ignore[arg-type]
+    starred = [value.kind for value in inspect.signature(method).parameters.values()][1:]  # type: ignore[arg-type]
     if (
         inspect.Parameter.KEYWORD_ONLY in starred
         and inspect.Parameter.VAR_POSITIONAL not in starred

@@ -20,8 +20,8 @@ def ratios() -> list[tuple[str, str, str, dict[str, float]]]:
         for weights in ("fp32", "int4"):
             case = run[f"{size}_{weights}"]["ratios"]
             found += [
-                (title, weights, peer, one)
-                for peer, one in case.items()
+                (title, weights, peer, value)
+                for peer, value in case.items()
                 if not peer.startswith("qeff-zoo")
             ]
     for size, case in _results("prompts").items():

@@ -38,9 +38,10 @@ def record(executables: Mapping[str, tuple[Path, str]], folder: Path, url: str) 
         with seated(agent, executable, folder / name, url) as seat:
             tool_call(seat)
             seat.run("say Goodbye now", goes_on=True)
-            first, *others = [scrubbed(one.body, str(seat.folder)) for one in seat.turns]
+            first, *others = [scrubbed(turn.body, str(seat.folder)) for turn in seat.turns]
         changes = [
-            {key: one for key, one in body.items() if first.get(key) != one} for body in others
+            {key: value for key, value in body.items() if first.get(key) != value}
+            for body in others
         ]
         found[name] = {"version": version, "path": agent.api, "bodies": [first, *changes]}
     REQUESTS.write_text(written(found), encoding="utf-8")
@@ -72,13 +73,14 @@ def scrubbed(value: Any, folder: str) -> Any:
         is_argument = isinstance(value.get("type"), str | list) and not value.keys() & {"name"}
         return {
             key: scrubbed(
-                one[:_DESCRIBED] if key == "description" and isinstance(one, str) else one, folder
+                entry[:_DESCRIBED] if key == "description" and isinstance(entry, str) else entry,
+                folder,
             )
-            for key, one in value.items()
-            if not (is_argument and key == "description" and isinstance(one, str))
+            for key, entry in value.items()
+            if not (is_argument and key == "description" and isinstance(entry, str))
         }
     if isinstance(value, list):
-        return [scrubbed(one, folder) for one in value]
+        return [scrubbed(item, folder) for item in value]
     if not isinstance(value, str):
         return value
     text = value.replace(folder, "/home/user").replace(folder.replace("/", "-"), "-home-user")

@@ -284,7 +284,9 @@ class Seat:
     def turns(self) -> list[Exchange]:
         """Exchanges of the conversation: streams of the agent's API."""
         return [
-            one for one in self.exchanges if one.path.startswith(self.agent.api) and _streams(one)
+            exchange
+            for exchange in self.exchanges
+            if exchange.path.startswith(self.agent.api) and _streams(exchange)
         ]
 
 
@@ -338,7 +340,7 @@ def refusal(seat: Seat) -> None:
     """A refusal of the server, which the agent shows."""
     printed = seat.run("say Hello there", key="wrong")
     assert "Hello there" not in printed.replace("say Hello there", ""), printed[-300:]
-    assert any(one.status == 401 for one in seat.exchanges)
+    assert any(exchange.status == 401 for exchange in seat.exchanges)
     assert re.search("401|key|auth", printed, re.IGNORECASE), printed[-300:]
 
 

@@ -63,7 +63,9 @@ def write_task(folder: Path, count: int) -> None:
     ]
     folder.mkdir(parents=True, exist_ok=True)
     data = folder / "questions.jsonl"
-    data.write_text("".join(f"{json.dumps(one)}\n" for one in questions), encoding="utf-8")
+    data.write_text(
+        "".join(f"{json.dumps(question)}\n" for question in questions), encoding="utf-8"
+    )
     scores = ("acc", "acc_norm")
     task = {
         "task": "questions",
@@ -75,7 +77,7 @@ def write_task(folder: Path, count: int) -> None:
         "doc_to_target": "{{choices.label.index(answerKey)}}",
         "doc_to_choice": "{{choices.text}}",
         "metric_list": [
-            {"metric": one, "aggregation": "mean", "higher_is_better": True} for one in scores
+            {"metric": score, "aggregation": "mean", "higher_is_better": True} for score in scores
         ],
     }
     (folder / "questions.yaml").write_text(json.dumps(task), encoding="utf-8")  # JSON is YAML

@@ -33,7 +33,7 @@ def figures(folder: str, model: str, arguments: dict[str, Any]) -> dict[str, Any
     samples = sorted(found["samples"]["questions"], key=lambda one: one["doc_id"])
     return {
         "scores": {name: scores[f"{name},none"] for name in ("acc", "acc_norm")},
-        "log_likelihoods": [[float(one[0]) for one in row["filtered_resps"]] for row in samples],
+        "log_likelihoods": [[float(resp[0]) for resp in row["filtered_resps"]] for row in samples],
     }
 
 

@@ -19,13 +19,15 @@ def cohere_rerank(urls: Any) -> None:
 
     asked: Any = {"model": "reranker", "query": "a cat", "documents": _DOCUMENTS}
     answer = cohere.ClientV2(**_options(urls.reranker)).rerank(**asked, top_n=2)
-    scores = [one.relevance_score for one in answer.results]
+    scores = [result.relevance_score for result in answer.results]
     assert len(scores) == 2
     assert scores == sorted(scores, reverse=True)
     old = cohere.Client(**_options(urls.reranker)).rerank(**asked, return_documents=True)
-    assert [one.index for one in old.results[:2]] == [one.index for one in answer.results]
-    assert [one.document.text for one in old.results] == [
-        _DOCUMENTS[one.index] for one in old.results
+    assert [result.index for result in old.results[:2]] == [
+        result.index for result in answer.results
+    ]
+    assert [result.document.text for result in old.results] == [
+        _DOCUMENTS[result.index] for result in old.results
     ]
 
 

@@ -31,7 +31,7 @@ def litellm_openai(urls: Any) -> None:
 @flow("litellm")
 def litellm_stream(urls: Any) -> None:
     chunks = _litellm(urls.trained, "openai/trained", stream=True)
-    text = "".join(one.choices[0].delta.content or "" for one in chunks)
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
     assert text == _litellm(urls.trained, "openai/trained").choices[0].message.content
 
 
@@ -78,7 +78,7 @@ async def litellm_router_in_a_stream(urls: Any) -> None:
     target = {"model": "openai/trained", "api_base": urls.trained, "api_key": KEY}
     router = Router(model_list=[{"model_name": "gpt-4o", "litellm_params": target}], num_retries=0)
     stream = await router.acompletion("gpt-4o", CHAT, stream=True, max_tokens=16, temperature=0)
-    text = "".join([one.choices[0].delta.content or "" async for one in stream])
+    text = "".join([chunk.choices[0].delta.content or "" async for chunk in stream])
     assert text == _litellm(urls.trained, "openai/trained").choices[0].message.content
 
 
@@ -110,7 +110,7 @@ def _litellm_chats(provider: str, path: str) -> None:
         base, model = urls.trained.removesuffix("/v1") + path, f"{provider}/trained"
         assert _litellm(base, model).choices[0].message.content == usual
         chunks = _litellm(base, model, stream=True)
-        assert "".join(one.choices[0].delta.content or "" for one in chunks) == usual
+        assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == usual
 
     chats.__name__ = f"litellm_{provider}"
     flow("litellm")(chats)
@@ -141,7 +141,7 @@ def litellm_generate_of_ollama(urls: Any) -> None:
     base = urls.trained.removesuffix("/v1")
     whole = _litellm(base, "ollama/trained").choices[0].message.content
     chunks = _litellm(base, "ollama/trained", stream=True)
-    assert "".join(one.choices[0].delta.content or "" for one in chunks) == whole != ""
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == whole != ""
 
 
 def _litellm_embeddings(provider: str, path: str) -> None:
@@ -152,7 +152,7 @@ def _litellm_embeddings(provider: str, path: str) -> None:
         texts = ["a cat", "a kitten"]
         options = {"api_base": base + path, "api_key": KEY}
         answer = litellm.embedding(f"{provider}/embeddings", texts, **options)
-        assert [len(one["embedding"]) for one in answer.data] == [384, 384]
+        assert [len(entry["embedding"]) for entry in answer.data] == [384, 384]
 
     embeddings.__name__ = f"litellm_embeddings_of_{provider}"
     flow("litellm")(embeddings)
@@ -177,7 +177,7 @@ def _litellm_rerank(provider: str, path: str, **options: Any) -> None:
             api_key=KEY,
             **options,
         )
-        assert sorted(one["index"] for one in answer.results) == [0, 1]
+        assert sorted(result["index"] for result in answer.results) == [0, 1]
 
     rerank.__name__ = f"litellm_rerank_of_{provider}"
     flow("litellm")(rerank)
@@ -355,7 +355,7 @@ def llama_index_chat(urls: Any) -> None:
 @flow("llama_index")
 def llama_index_stream(urls: Any) -> None:
     model = _llama_index(urls.trained, "trained")
-    text = "".join(one.delta or "" for one in model.stream_complete(QUESTION))
+    text = "".join(chunk.delta or "" for chunk in model.stream_complete(QUESTION))
     assert text == model.complete(QUESTION).text
 
 

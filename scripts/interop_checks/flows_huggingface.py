@@ -21,7 +21,9 @@ def huggingface_chat(urls: Any) -> None:
     whole = client.chat_completion(CHAT, **options).choices[0].message.content
     assert whole
     stream = client.chat_completion(CHAT, stream=True, **options)
-    assert "".join(one.choices[0].delta.content or "" for one in stream if one.choices) == whole
+    assert (
+        "".join(chunk.choices[0].delta.content or "" for chunk in stream if chunk.choices) == whole
+    )
     assert (
         client.chat.completions.create(messages=CHAT, **options).choices[0].message.content == whole
     )
@@ -39,8 +41,8 @@ def huggingface_tools(urls: Any) -> None:
     messages.append({"role": "tool", "tool_call_id": call.id, "content": content})
     assert client.chat_completion(messages, **options).choices[0].message.content == ANSWER
     stream = client.chat_completion(messages[:1], stream=True, **options)
-    deltas = [one.choices[0].delta for one in stream if one.choices]
-    parts = [part.function.arguments or "" for one in deltas for part in one.tool_calls or ()]
+    deltas = [chunk.choices[0].delta for chunk in stream if chunk.choices]
+    parts = [part.function.arguments or "" for delta in deltas for part in delta.tool_calls or ()]
     assert "".join(parts) == call.function.arguments
 
 
@@ -57,7 +59,7 @@ async def huggingface_async(urls: Any) -> None:
 
     async with AsyncInferenceClient(base_url=urls.trained, api_key=KEY) as client:
         stream = await client.chat_completion(CHAT, model="trained", max_tokens=8, stream=True)
-        parts = [one.choices[0].delta.content or "" async for one in stream if one.choices]
+        parts = [chunk.choices[0].delta.content or "" async for chunk in stream if chunk.choices]
     assert "".join(parts)
 
 

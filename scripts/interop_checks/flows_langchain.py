@@ -25,7 +25,7 @@ def langchain_invoke(urls: Any) -> None:
 @flow("langchain_openai")
 def langchain_stream(urls: Any) -> None:
     model = _langchain(urls.trained)
-    text = "".join(str(one.content) for one in model.stream(QUESTION))
+    text = "".join(str(chunk.content) for chunk in model.stream(QUESTION))
     assert text == model.invoke(QUESTION).content
 
 
@@ -198,7 +198,7 @@ def langgraph_agents(urls: Any) -> None:
         _ollama(urls.scripted, "scripted"),
     ):
         messages = _graph(model).invoke(_ASKED)["messages"]
-        assert [one.type for one in messages] == ["human", "ai", "tool", "ai"], model
+        assert [message.type for message in messages] == ["human", "ai", "tool", "ai"], model
         assert messages[-1].text == ANSWER, model
 
 

@@ -17,7 +17,7 @@ def _ollama(url: str) -> Any:
 @flow("ollama")
 def ollama_list(urls: Any) -> None:
     assert "trained" in [
-        one.model.removesuffix(":latest") for one in _ollama(urls.trained).list().models
+        model.model.removesuffix(":latest") for model in _ollama(urls.trained).list().models
     ]
 
 
@@ -26,7 +26,7 @@ def ollama_chat(urls: Any) -> None:
     client, options = _ollama(urls.trained), {"num_predict": 8, "temperature": 0}
     whole = client.chat("trained", CHAT, options=options).message.content
     stream = client.chat("trained", CHAT, options=options, stream=True)
-    assert "".join(one.message.content or "" for one in stream) == whole
+    assert "".join(chunk.message.content or "" for chunk in stream) == whole
 
 
 @flow("ollama")
@@ -63,7 +63,7 @@ def ollama_format(urls: Any) -> None:
     whole = client.chat("trained", CHAT, format=SCHEMA, options=options).message.content
     assert json.loads(whole)["city"] in ("Rome", "Oslo")
     stream = client.generate("trained", "class ", format=SCHEMA, options=options, stream=True)
-    assert json.loads("".join(one.response for one in stream))["city"] in ("Rome", "Oslo")
+    assert json.loads("".join(chunk.response for chunk in stream))["city"] in ("Rome", "Oslo")
 
 
 @flow("ollama")
@@ -73,7 +73,7 @@ async def ollama_async(urls: Any) -> None:
     headers = {"Authorization": f"Bearer {KEY}"}
     client = AsyncClient(urls.trained.removesuffix("/v1"), headers=headers)
     parts = await client.chat("trained", CHAT, options={"num_predict": 8}, stream=True)
-    assert "".join([one.message.content or "" async for one in parts])
+    assert "".join([part.message.content or "" async for part in parts])
     assert (await client.ps()).models
 
 
@@ -93,9 +93,11 @@ def ollama_logprobs(urls: Any) -> None:
         whole = client.chat("trained:latest", CHAT, **more)
         parts = [*client.chat("trained", CHAT, stream=True, **more)]
     assert len(whole.logprobs) == 6
-    assert all(len(one.top_logprobs) == 2 and one.logprob <= 0 for one in whole.logprobs)
-    assert "".join(one.token for one in whole.logprobs) == whole.message.content
-    assert [one for part in parts for one in part.logprobs or ()] == [*whole.logprobs]
+    assert all(
+        len(logprob.top_logprobs) == 2 and logprob.logprob <= 0 for logprob in whole.logprobs
+    )
+    assert "".join(logprob.token for logprob in whole.logprobs) == whole.message.content
+    assert [logprob for part in parts for logprob in part.logprobs or ()] == [*whole.logprobs]
 
 
 @flow("ollama")

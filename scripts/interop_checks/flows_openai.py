@@ -47,7 +47,7 @@ async def chat_async(urls: Any) -> None:
 def stream_equals_whole(urls: Any) -> None:
     chunks = list(_ask(urls, stream=True, stream_options={"include_usage": True}))
     whole = _ask(urls)
-    text = "".join(one.choices[0].delta.content or "" for one in chunks if one.choices)
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
     assert text == whole.choices[0].message.content
     assert chunks[-1].usage == whole.usage
 
@@ -79,7 +79,7 @@ def json_schema_stream(urls: Any) -> None:
     import json
 
     stream = _ask(urls, stream=True, response_format=FORMAT, max_tokens=60)
-    text = "".join(one.choices[0].delta.content or "" for one in stream)
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in stream)
     assert json.loads(text)["city"] in ("Rome", "Oslo")
 
 
@@ -102,9 +102,9 @@ def completions(urls: Any) -> None:
     client = _client(urls.trained)
     whole = client.completions.create(**options, temperature=0)
     stream = client.completions.create(**options, temperature=0, stream=True)
-    assert "".join(one.choices[0].text for one in stream) == whole.choices[0].text
+    assert "".join(chunk.choices[0].text for chunk in stream) == whole.choices[0].text
     pair = client.completions.create(**{**options, "prompt": ["class ", "def "]}, n=2)
-    assert [one.index for one in pair.choices] == [0, 1, 2, 3]
+    assert [choice.index for choice in pair.choices] == [0, 1, 2, 3]
 
 
 @flow("openai")
@@ -120,7 +120,7 @@ def echo(urls: Any) -> None:
     )
     assert answer.choices[0].text == "class collections."
     assert answer.choices[0].logprobs.token_logprobs[0] is None
-    assert all(one < 0 for one in answer.choices[0].logprobs.token_logprobs[1:])
+    assert all(logprob < 0 for logprob in answer.choices[0].logprobs.token_logprobs[1:])
 
 
 @flow("openai")
@@ -133,8 +133,8 @@ def logprobs(urls: Any) -> None:
 def several_choices_with_seed(urls: Any) -> None:
     first, again = (_ask(urls, n=3, seed=5, temperature=1) for _ in range(2))
     assert len(first.choices) == 3
-    assert [one.message.content for one in first.choices] == [
-        one.message.content for one in again.choices
+    assert [choice.message.content for choice in first.choices] == [
+        choice.message.content for choice in again.choices
     ]
 
 
@@ -187,7 +187,7 @@ def embeddings(urls: Any) -> None:
     floats = client.embeddings.create(model="embeddings", input=texts, encoding_format="float")
     for one, other in zip(usual.data, floats.data, strict=True):
         assert max(abs(a - b) for a, b in zip(one.embedding, other.embedding, strict=True)) < 1e-6
-    cat, kitten, rates = (one.embedding for one in usual.data)
+    cat, kitten, rates = (entry.embedding for entry in usual.data)
     assert _dot(cat, kitten) > _dot(cat, rates)
 
 
@@ -233,7 +233,7 @@ def transcription(urls: Any) -> None:
 def transcription_with_segments(urls: Any) -> None:
     answer = _transcribe(urls, response_format="verbose_json")
     assert answer.duration > 0
-    assert "wind" in "".join(one.text for one in answer.segments)
+    assert "wind" in "".join(segment.text for segment in answer.segments)
     assert " --> " in _transcribe(urls, response_format="srt")
 
 
@@ -241,7 +241,7 @@ def transcription_with_segments(urls: Any) -> None:
 def transcription_in_a_stream(urls: Any) -> None:
     *parts, done = _transcribe(urls, stream=True)
     assert done.type == "transcript.text.done"
-    assert "".join(one.delta for one in parts) == done.text
+    assert "".join(part.delta for part in parts) == done.text
     assert "wind" in done.text
 
 
@@ -345,7 +345,7 @@ def parallel_calls_in_a_stream(urls: Any) -> None:
     options: Any = {"messages": [{"role": "user", "content": plan}], "tools": [TOOL]}
     with _client(urls.scripted).chat.completions.stream(model="scripted", **options) as stream:
         calls = stream.get_final_completion().choices[0].message.tool_calls
-    assert [one.function.arguments for one in calls] == ['{"city": "Rome"}', '{"city": "Oslo"}']
+    assert [call.function.arguments for call in calls] == ['{"city": "Rome"}', '{"city": "Oslo"}']
     assert calls[0].id != calls[1].id
 
 
@@ -381,7 +381,7 @@ def responses(urls: Any) -> None:
 @flow("openai")
 def responses_in_a_stream(urls: Any) -> None:
     with _client(urls.scripted).responses.stream(model="scripted", input="say Hello") as stream:
-        deltas = [one.delta for one in stream if one.type == "response.output_text.delta"]
+        deltas = [chunk.delta for chunk in stream if chunk.type == "response.output_text.delta"]
         final = stream.get_final_response()
     assert "".join(deltas) == final.output_text == "Hello"
 
@@ -422,7 +422,9 @@ def responses_with_tools_in_a_stream(urls: Any) -> None:
     options: Any = {"model": "scripted", "tools": [tool]}
     with client.responses.stream(input=CALL, **options) as stream:
         deltas = [
-            one.delta for one in stream if one.type == "response.function_call_arguments.delta"
+            chunk.delta
+            for chunk in stream
+            if chunk.type == "response.function_call_arguments.delta"
         ]
         first = stream.get_final_response()
     (call,) = first.output

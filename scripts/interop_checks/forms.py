@@ -49,9 +49,12 @@ def schemas(cache: Path, only: Sequence[str]) -> list[dict[str, Any]]:
     """Send each schema as the form of an answer; see `run`."""
     forms = {
         name: {
-            "response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": one}}
+            "response_format": {
+                "type": "json_schema",
+                "json_schema": {"name": "a", "schema": schema},
+            }
         }
-        for name, one in SCHEMAS.items()
+        for name, schema in SCHEMAS.items()
     }
     return _sent(cache, only, {"/v1/chat/completions": forms})
 

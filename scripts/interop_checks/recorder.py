@@ -55,7 +55,9 @@ def recording(url: str) -> Iterator[tuple[str, list[Exchange]]]:
 
         def _pass_on(self) -> None:
             content = self.rfile.read(int(self.headers.get("content-length") or 0))
-            given = {name: one for name, one in self.headers.items() if name.lower() not in _HOP}
+            given = {
+                name: header for name, header in self.headers.items() if name.lower() not in _HOP
+            }
             server = http.client.HTTPConnection(str(target.netloc), timeout=_TIMEOUT)
             server.request(self.command, self.path, content or None, given)
             response = server.getresponse()

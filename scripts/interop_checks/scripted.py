@@ -249,7 +249,7 @@ def _said(
     if grammar and line.fields:
         schema = json.loads(grammar)["grammars"][0]["json_schema"]
         properties = schema.get("properties", line.fields)
-        kept = {key: one for key, one in line.fields.items() if key in properties}
+        kept = {key: value for key, value in line.fields.items() if key in properties}
         return json.dumps(kept), []
     recalled = re.findall(line.recall, " ".join(_texts(messages))) if line.recall else [""]
     return "" if calls else line.text.format(recalled[-1]) or "Done.", calls

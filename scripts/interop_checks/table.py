@@ -81,7 +81,7 @@ def table(path: Path = RECORD) -> str:
     record = json.loads(path.read_bytes())
     flows = Counter(row["client"] for row in record["clients"])
     passed = Counter(row["client"] for row in record["clients"] if row["result"] == PASS)
-    clients = ", ".join(f"{one} ({passed[one]} of {flows[one]})" for one in sorted(flows))
+    clients = ", ".join(f"{flow} ({passed[flow]} of {flows[flow]})" for flow in sorted(flows))
     ran = [row["date"] for row in record["clients"]]
     dates = " to ".join(sorted({min(ran), max(ran)}))
     total = f"{passed.total()} of {flows.total()} flows of clients pass ({dates}): {clients}."

@@ -169,9 +169,9 @@ def _in_parts(message: Message) -> Message:
 
 def _in_json(message: Message) -> Message:
     calls = [
-        {**one, "function": {**one["function"], "arguments": json.dumps(arguments)}}
-        for one in message.get("tool_calls", ())
-        for arguments in [one["function"]["arguments"]]
+        {**call, "function": {**call["function"], "arguments": json.dumps(arguments)}}
+        for call in message.get("tool_calls", ())
+        for arguments in [call["function"]["arguments"]]
     ]
     return {**message, "tool_calls": calls} if calls else message
 
@@ -275,8 +275,8 @@ def _is_rendered(prompt: str | Exception, body: Mapping[str, Any]) -> bool:
     """Return whether a prompt has every text of a conversation, and no printed list."""
     if isinstance(prompt, Exception) or re.search("['\"]type['\"]: ['\"]text['\"]", prompt):
         return False
-    texts = [_text(one).strip() for one in body["messages"]]
-    calls = [call for one in body["messages"] for call in one.get("tool_calls", ())]
+    texts = [_text(message).strip() for message in body["messages"]]
+    calls = [call for message in body["messages"] for call in message.get("tool_calls", ())]
     return all(one in prompt for one in texts + [call["function"]["name"] for call in calls])
 
 

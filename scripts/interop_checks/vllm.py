@@ -69,13 +69,13 @@ class Loose:
 def _loose(value: Any) -> Any:
     if isinstance(value, dict):
         return Loose(**value)
-    return [_loose(one) for one in value] if isinstance(value, list) else value
+    return [_loose(item) for item in value] if isinstance(value, list) else value
 
 
 def _strict(value: Any) -> Any:
     if isinstance(value, Loose):
         return value.model_dump()
-    return [_strict(one) for one in value] if isinstance(value, list) else value
+    return [_strict(item) for item in value] if isinstance(value, list) else value
 
 
 class _Absent(type):
@@ -157,7 +157,7 @@ class RemoteOpenAIServer:
         given = vllm_serve_args.split() if isinstance(vllm_serve_args, str) else vllm_serve_args
         flags = [str(one) for one in given]
         tasks = {"token_classify": "tagger", "token_embed": "states"}
-        name = next((tasks[one] for one in flags if one in tasks), package_of(model))
+        name = next((tasks[flag] for flag in flags if flag in tasks), package_of(model))
         if name == "generator":
             length = _value(flags, "--max-model-len") or _value(flags, "--max_model_len")
             name = generator(int(length or 0))

@@ -100,7 +100,7 @@ def changed_calls(change: Change) -> Iterator[Applied]:
 
     def call(self: Decoder, pieces: Mapping[int, Any], rows: Any, *more: Any) -> Any:
         changed = {
-            row: change(self, row, one) if row in rows else one for row, one in pieces.items()
+            row: change(self, row, piece) if row in rows else piece for row, piece in pieces.items()
         }
         applied.count += sum(changed[row] is not pieces[row] for row in rows)
         return right(self, changed, rows, *more)

@@ -89,7 +89,7 @@ def weight_faults(names: Collection[str], config: Mapping[str, Any]) -> dict[str
         found["one bit of the last layer"] = _rows(last, _flipped, 0, 1)
     experts = [name for name in sorted(names) if ".experts." in name and name.endswith(".scales")]
     if experts:
-        down = next(one for one in experts if ".down_proj" in one)
+        down = next(expert for expert in experts if ".down_proj" in expert)
         found["one row of an expert x0"] = _rows(down, _zeroed, 0, 1)
         other = down.replace(".0.scales", ".1.scales")
         found["scales of two experts exchanged"] = (

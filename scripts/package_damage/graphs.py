@@ -18,7 +18,9 @@ Damage = Callable[[ir.Graph], None]
 def _find(graph: ir.Graph, kind: str, weight: str) -> ir.Node:
     """Return the node of a kind that reads a weight."""
     for node in graph:
-        if node.op_type == kind and any(one and weight in str(one.name) for one in node.inputs[1:]):
+        if node.op_type == kind and any(
+            value and weight in str(value.name) for value in node.inputs[1:]
+        ):
             return node
     raise LookupError(f"No {kind} reads {weight!r}.")
 
@@ -138,9 +140,10 @@ def weight_of(name: str, change: Callable[[Any], Any], every: bool = False) -> D
     def damage(graph: ir.Graph) -> None:
         stem, _, end = name.partition(".weight")
         names = [
-            one
-            for one in graph.initializers
-            if one.endswith(name) or (f"{stem}.weight" in one.split("+") and one.endswith(end))
+            initializer
+            for initializer in graph.initializers
+            if initializer.endswith(name)
+            or (f"{stem}.weight" in initializer.split("+") and initializer.endswith(end))
         ]
         assert names, name
         for one in names if every else names[:1]:

@@ -77,15 +77,15 @@ def run(name: str, work: Path, seconds: int) -> dict[str, Any]:
         }
     script = work / "checkout" / name
     text = script.read_text(encoding="utf-8")
-    beside = "".join(one.read_text(encoding="utf-8") for one in script.parent.glob("*.py"))
+    beside = "".join(path.read_text(encoding="utf-8") for path in script.parent.glob("*.py"))
     needed = NEEDED.get(name, ())
-    for one in CHECKPOINTS:
+    for checkpoint in CHECKPOINTS:
         if (
-            any(f"{quote}{one}{quote}" in text for quote in "\"'")
-            or f'"{one}"' in beside
-            or one in needed
+            any(f"{quote}{checkpoint}{quote}" in text for quote in "\"'")
+            or f'"{checkpoint}"' in beside
+            or checkpoint in needed
         ):
-            provide(one, work)
+            provide(checkpoint, work)
     log = work / "logs" / f"{name.replace('/', '__')}.log"
     log.parent.mkdir(exist_ok=True)
     begun = time.monotonic()

@@ -71,8 +71,8 @@ def _deep(config: Any, layers: int) -> Any:
     if not isinstance(config, Mapping):
         return config
     made = {
-        name: _deep(one, layers)
-        for name, one in config.items()
+        name: _deep(value, layers)
+        for name, value in config.items()
         if layers == _FEW or name not in ("layer_types", "no_rope_layers")
     }
     if "vocab_size" in made and "num_hidden_layers" in made:

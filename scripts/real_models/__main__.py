@@ -153,7 +153,7 @@ def _damage(model: RealModel, checkpoint: Path, storage: str) -> None:
     source = source_of(package, str(checkpoint))
     right, *faults = found = [*package_faults.results(package, source)]
     package_faults.write(FAULTS, model.title, found)
-    missed = [one.fault for one in faults if not one.noticed]
+    missed = [fault.fault for fault in faults if not fault.noticed]
     if right.noticed or missed:
         raise ParityError(f"Validation judges {model.title} wrongly: it misses {missed}.")
 

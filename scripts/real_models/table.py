@@ -30,13 +30,13 @@ def table(folder: Path = FOLDER) -> str:
 
 
 def _row(records: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    figures = {storage: one["measured"] for storage, one in records.items()}
+    figures = {storage: value["measured"] for storage, value in records.items()}
     first = next(iter(figures.values()))
-    cells = {storage: _cell(one) for storage, one in figures.items()}
-    for storage, one in records.items():
-        if one["verdict"] != "validated":
+    cells = {storage: _cell(figure) for storage, figure in figures.items()}
+    for storage, record in records.items():
+        if record["verdict"] != "validated":
             cells[storage] += " (refused)"
-    peers = [_cell(one["llama.cpp"]) for one in figures.values() if "llama.cpp" in one]
+    peers = [_cell(figure["llama.cpp"]) for figure in figures.values() if "llama.cpp" in figure]
     return [*_subject(first), *(cells.get(storage, "") for storage in STORED), *(peers or [""])]
 
 

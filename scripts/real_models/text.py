@@ -86,7 +86,7 @@ def measure_llama_cpp(expected: Reference, place: Place) -> dict[str, Any]:
         "file": str(place.checkpoint),
         "text": TEXT.read_text("utf-8"),
         "tokens": list(scoring.tokens),
-        "windows": [(one.start, one.first, one.stop) for one in scoring.windows],
+        "windows": [(window.start, window.first, window.stop) for window in scoring.windows],
         "logits": str(logits),
     }
     path = os.pathsep.join(map(str, (ROOT / "scripts", ROOT / "tests" / "helpers")))

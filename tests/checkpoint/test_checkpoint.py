@@ -328,7 +328,7 @@ def test_importing_is_light() -> None:
     assert run.stdout.strip() == "[]"
 
 
-COMPOSED = [one for one in list_recipes() if usual_text_type(one)]
+COMPOSED = [recipe for recipe in list_recipes() if usual_text_type(recipe)]
 
 
 @pytest.mark.parametrize("recipe", COMPOSED, ids=lambda one: str(one.model_type))

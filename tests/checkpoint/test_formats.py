@@ -84,7 +84,7 @@ ABOUT = {
 @pytest.mark.parametrize(("name", "about"), ABOUT.items(), ids=ABOUT)
 def test_a_tensor_has_a_description(name: str, about: str) -> None:
     encoded = open_checkpoint(str(GENUINE / name)).encoded
-    assert {one.about for one in encoded.values()} == {about}
+    assert {value.about for value in encoded.values()} == {about}
 
 
 def decoded(
@@ -257,7 +257,7 @@ def test_modules_may_have_bits_and_groups_of_their_own(data: st.DataObject) -> N
 
 def of_compressed(kind: str, *weights: dict[str, Any]) -> dict[str, Any]:
     groups = {
-        f"group_{n}": {"targets": ["Linear"], "weights": one} for n, one in enumerate(weights)
+        f"group_{n}": {"targets": ["Linear"], "weights": weight} for n, weight in enumerate(weights)
     }
     return {"quant_method": "compressed-tensors", "format": kind, "config_groups": groups}
 

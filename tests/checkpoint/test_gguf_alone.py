@@ -169,7 +169,7 @@ def test_fused_heads_are_taken_apart(home: Path, tmp_path: Path) -> None:
     tensors = stored(folder)
     for end in ("weight", "bias"):
         for at in range(4):
-            parts = [tensors.pop(f"blk.{at}.attn_{one}.{end}") for one in "qkv"]
+            parts = [tensors.pop(f"blk.{at}.attn_{letter}.{end}") for letter in "qkv"]
             tensors[f"blk.{at}.attn_qkv.{end}"] = np.concatenate(parts)
     path = write(tmp_path / "fused.gguf", folder, tensors=tensors)
     fused = open_checkpoint(str(path))
@@ -248,7 +248,7 @@ def test_draft_layers_behind_the_model_are_left_out(home: Path, tmp_path: Path) 
 
 
 def test_refused_architectures_are_llama_cpp_s_and_read_by_no_layout() -> None:
-    known = {one for layout in layouts().values() for one in layout.architectures}
+    known = {architecture for layout in layouts().values() for architecture in layout.architectures}
     assert not set(REFUSED) & known
     assert all(reason.endswith(".") for reason in REFUSED.values())
     assert {*REFUSED} - {"deepseek4"} <= {*gguf.MODEL_ARCH_NAMES.values()}  # gguf-py is older

@@ -64,7 +64,7 @@ def bpe() -> tuple[list[str], list[str]]:
     tokenizer = trained(1000, models.BPE(), trainer)
     message = json.loads(tokenizer.to_str())["model"]
     ranked = sorted(message["vocab"].items(), key=lambda pair: pair[1])
-    merges = [one if isinstance(one, str) else " ".join(one) for one in message["merges"]]
+    merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in message["merges"]]
     return [token for token, _ in ranked], merges
 
 
@@ -215,12 +215,12 @@ def test_characters_of_a_line_are_merged(tmp_path: Path, begins: bool | None) ->
     trainer = trainers.BpeTrainer(vocab_size=1500, show_progress=False)
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Split("\n", "isolated")
-    tokenizer.train_from_iterator([one.replace(" ", "\u2581") for one in texts()[::2]], trainer)
+    tokenizer.train_from_iterator([text.replace(" ", "\u2581") for text in texts()[::2]], trainer)
     message = json.loads(tokenizer.to_str())["model"]
     ranked = sorted(message["vocab"].items(), key=lambda pair: pair[1])
     octets = [f"<0x{number:02X}>" for number in range(256)]
     tokens = [*SPECIAL, *octets, *(token for token, _ in ranked if token not in SPECIAL)]
-    merges = [one if isinstance(one, str) else " ".join(one) for one in message["merges"]]
+    merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in message["merges"]]
     settings = {} if begins is None else {"add_bos_token": begins}
     path = write(
         tmp_path / "m.gguf",
@@ -308,9 +308,9 @@ def test_texts_are_normalized_by_the_map_of_a_sentencepiece_model(tmp_path: Path
     path = write(
         tmp_path / "m.gguf",
         "t5",
-        [one.piece for one in message.pieces],
-        scores=[one.score for one in message.pieces],
-        types={one.piece: one.type for one in message.pieces},
+        [piece.piece for piece in message.pieces],
+        scores=[piece.score for piece in message.pieces],
+        types={piece.piece: piece.type for piece in message.pieces},
         add_space_prefix=message.normalizer_spec.add_dummy_prefix,
         remove_extra_whitespaces=message.normalizer_spec.remove_extra_whitespaces,
         precompiled_charsmap=message.normalizer_spec.precompiled_charsmap,
@@ -320,7 +320,7 @@ def test_texts_are_normalized_by_the_map_of_a_sentencepiece_model(tmp_path: Path
     )
     # tokenizers drops a mark behind a character that the map changes; docs/gguf.md says so.
     marked = re.compile("[²½][\u0900-\u097f\u0e00-\u0e7f]")
-    made = assert_same(path, [one for one in texts() if not marked.search(one)])
+    made = assert_same(path, [text for text in texts() if not marked.search(text)])
     odd = "\ufb01ne \uff21\uff22\uff23 \u2460 \u00bd\u3000e\u0301"  # a ligature, wide letters, a number in a circle
     ours = made.tokenizer(odd, add_special_tokens=False)["input_ids"]
     with opened(path, vocabulary_only=True) as llama:

@@ -235,7 +235,7 @@ def test_keys_follow_from_what_is_merged(models: Models, adapter: Path, tmp_path
     plans = [
         planned(models.llama, *requested) for requested in ((), (f"{adapter}",), (f"{adapter}=2",))
     ]
-    assert len({one.build_key for one in plans}) == 3
+    assert len({plan.build_key for plan in plans}) == 3
     assert planned(models.llama, f"{moved}").build_key == plans[1].build_key
     assert planned(models.llama, f"{adapter}=1.0").build_key == plans[1].build_key
     assert "adapters" not in plans[0].spec["sources"]

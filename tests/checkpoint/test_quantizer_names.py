@@ -118,7 +118,9 @@ def containers(tensors: Tensors) -> dict[str, Array]:
 def rewrite(folder: Path, change: Callable[[Tensors], Tensors]) -> Path:
     tensors = change(load_file(folder / WEIGHTS))
     (folder / WEIGHTS).unlink()  # a file that is mapped must not change
-    save_file({name: np.ascontiguousarray(one) for name, one in tensors.items()}, folder / WEIGHTS)
+    save_file(
+        {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}, folder / WEIGHTS
+    )
     return folder
 
 
@@ -148,7 +150,9 @@ def quantized(models: Models, kind: str, how: str, folder: Path) -> Path:
     return (
         rewrite(
             made,
-            lambda tensors: {name.replace(".layers.", ".h."): one for name, one in tensors.items()},
+            lambda tensors: {
+                name.replace(".layers.", ".h."): tensor for name, tensor in tensors.items()
+            },
         )
         if kind == "gpt2"
         else made

@@ -50,7 +50,7 @@ def read(folder: Path) -> dict[str, Tensor]:
     """Decode all tensors of a checkpoint."""
     weights = decoded_weights(folder)
     assert weights is not None
-    return {name: one[...] for name, one in weights.tensors.items()}
+    return {name: tensor[...] for name, tensor in weights.tensors.items()}
 
 
 def written(folder: Path, tensors: Mapping[str, Tensor], **config: Any) -> Path:
@@ -115,7 +115,7 @@ def test_packages_are_built_of_what_the_reference_reads(name: str) -> None:
 def test_genuine_matrices_are_near_what_they_were_made_of(name: str) -> None:
     """All but GPT-OSS' are one matrix, whose 8-bit form is at hand: nothing is permuted, shifted or scaled."""
     if name == "gpt-oss-mxfp4":
-        shapes = {key: tuple(one.shape) for key, one in read(FIXTURES / name).items()}
+        shapes = {key: tuple(value.shape) for key, value in read(FIXTURES / name).items()}
         assert shapes["model.layers.0.mlp.experts.down_proj"] == (4, 96, 64)
         return
     matrix = "model.layers.0.self_attn.k_proj.weight"
@@ -546,11 +546,11 @@ def test_left_sides_are_rounded_in_the_blocks_and_the_order_of_each_matrix() -> 
     model = torch.nn.ModuleDict(
         {name: torch.nn.Linear(64, 8, bias=False) for name in ("a", "b", "c")}
     )
-    before = {name: one.clone() for name, one in model.state_dict().items()}
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     order = torch.randperm(64, generator=torch.Generator().manual_seed(0))
     matrices = [kept("a.weight", 8, 64, 16), kept("b.weight", 8, 64, 32, ordered=True)]
     left_sides = round_weights(model, matrices, {"b.weight": [[order]]})
-    assert all(torch.equal(one, before[name]) for name, one in model.state_dict().items())
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
     x = normal(3, 64)
     with Arithmetic(left_sides, halved=False):
         found = {name: layer(x) for name, layer in model.items()}
@@ -650,7 +650,7 @@ def test_a_record_names_the_reference(
     storage: str, numerics: Numerics, quantization: str | None, compared: list[str]
 ) -> None:
     found = judges_of(storage, numerics, quantization)
-    assert [one.against["dtype"] for one in found.values()] == compared
+    assert [value.against["dtype"] for value in found.values()] == compared
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,8 @@ gguf: Any = pytest.importorskip("gguf")
 
 #: Hugging Face's names in a layer -> llama.cpp's, of most models, and of those with norms behind.
 NAMES = {
-    **{f"self_attn.{one}_proj": f"attn_{one}" for one in "qkv"},
-    **{f"self_attn.{one}_norm": f"attn_{one}_norm" for one in "qk"},
+    **{f"self_attn.{letter}_proj": f"attn_{letter}" for letter in "qkv"},
+    **{f"self_attn.{letter}_norm": f"attn_{letter}_norm" for letter in "qk"},
     **{f"mlp.{one}_proj": f"ffn_{one}" for one in ("gate", "up", "down")},
     **{f"mlp.experts.{one}_proj": f"ffn_{one}_exps" for one in ("gate", "up", "down")},
     "self_attn.o_proj": "attn_output",
@@ -97,7 +97,7 @@ def convert(folder: Path, architecture: str, *, extra: bool = False) -> Path:
     path = folder / "model.gguf"
     config = AutoModelForCausalLM.from_pretrained(folder).config
     stored = {
-        one: value.float().numpy() for one, value in load_file(folder / "model.safetensors").items()
+        key: value.float().numpy() for key, value in load_file(folder / "model.safetensors").items()
     }
     writer = gguf.GGUFWriter(path, architecture)
     for name, value in stacked(stored).items():

@@ -20,6 +20,6 @@ def test_errors_requests_and_flaws_of_a_page_are_found(tab: Tab, tmp_path: Path)
     assert tab.foreign == ["https://example.com/a.png"]
     assert "seen" in tab.errors
     assert "uncaught" in tab.errors
-    assert any("ERR_NAME_NOT_RESOLVED" in one for one in tab.errors)
+    assert any("ERR_NAME_NOT_RESOLVED" in error for error in tab.errors)
     tab.errors.clear()
     tab.foreign.clear()

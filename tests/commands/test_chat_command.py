@@ -112,7 +112,7 @@ def test_commands(chat: Any, alone: TextGenerationSession) -> None:
         answered(alone, "", SECOND, generation_len=8),
         answered(alone, "Be brief.", "/x", generation_len=8),
     ]
-    assert (code, [one["text"] for one in outputs]) == (0, expected)
+    assert (code, [output["text"] for output in outputs]) == (0, expected)
     assert expected[1] != expected[2]
     assert chat(["/help"])[2].count("\n") == len(chatting.CHAT_COMMANDS) - 2  # no images and audio
 
@@ -360,7 +360,7 @@ def test_the_example_of_the_guide(chat: Any) -> None:
     code, out, _ = chat(shlex.split(piped)[1].split("\\n"), *shlex.split(command))
     outputs = [json.loads(answer) for answer in out.splitlines()]
     assert (code, len(outputs)) == (0, 2)
-    assert all(one["text"] for one in outputs)
+    assert all(output["text"] for output in outputs)
     described = re.findall(r"^\| (`/.*`) \|", pages, re.MULTILINE)
     names = re.findall("/[a-z]+", " ".join(described))
     assert sorted(names) == sorted(name for name, *_ in chatting.CHAT_COMMANDS)

@@ -295,7 +295,7 @@ def test_models_of_a_hub_are_planned_without_their_weights(
     assert cell.needs is not None
     assert cell.needs.weights == size
     assert cell.needs.disk > size  # of the download, and the package
-    assert not [one for one in alice.requests("safetensors") if one.sent >= size]
+    assert not [request for request in alice.requests("safetensors") if request.sent >= size]
 
 
 def test_a_hub_without_rights_is_refused_before_anything_runs(

@@ -102,7 +102,7 @@ def farm(folder: Path, remote: str, address: str, text: str = "", **options: Any
 
 
 def states(report: Report) -> list[str]:
-    return [one.state for one in report.cells]
+    return [cell.state for cell in report.cells]
 
 
 def test_every_package_is_built_once_validated_and_published(
@@ -111,13 +111,13 @@ def test_every_package_is_built_once_validated_and_published(
     report = farm(tunes, f"file://{tmp_path}/zoo", address)
 
     assert states(report) == [PUBLISHED] * 3
-    assert sum("trace" in one.results for one in report.cells) == 1  # of one architecture
-    packages = [Store().lookup(one.cell.build_key) for one in report.cells]
+    assert sum("trace" in cell.results for cell in report.cells) == 1  # of one architecture
+    packages = [Store().lookup(cell.cell.build_key) for cell in report.cells]
     assert all(package and package.validated == "checkpoint" for package in packages)
     assert_whole(folder_files(tmp_path / "zoo"), *filter(None, packages))
-    assert {one.node for one in report.cells} <= {node["NodeID"] for node in ray_nodes(address)}
+    assert {cell.node for cell in report.cells} <= {node["NodeID"] for node in ray_nodes(address)}
     again = farm(tunes, f"file://{tmp_path}/zoo", address)
-    assert not any(one.results for one in again.cells)
+    assert not any(cell.results for cell in again.cells)
 
 
 def ray_nodes(address: str) -> list[dict[str, Any]]:
@@ -155,7 +155,7 @@ def test_a_failing_build_and_one_too_large_are_red_and_stop_nothing(
     content.write_text(json.dumps(report.as_dict()))
     assert json.loads(content.read_bytes())["states"] == {"red": 2, "published": 1}
     failures = [*read_report(content)]  # as a site does
-    assert [one.model for one in failures] == ["tune-00", "large"]
+    assert [failure.model for failure in failures] == ["tune-00", "large"]
     assert "model.norm.weight" in failures[0].comparison.why
     planned = plan_farm(zoo_file.read(tmp_path / "zoo.toml")).cells
     assert planned[0].why.startswith("Last time: ")
@@ -169,7 +169,7 @@ def test_a_hub_that_answers_503_gets_every_package_once(
     report = farm(tunes, "hf://acme/zoo", address)
 
     assert states(report) == [PUBLISHED] * 3
-    packages = [Store().lookup(one.cell.build_key) for one in report.cells]
+    packages = [Store().lookup(cell.cell.build_key) for cell in report.cells]
     files = alice.files("acme/zoo")
     assert_whole(files, *filter(None, packages))
 
@@ -237,7 +237,7 @@ def test_builds_whose_workers_are_killed_are_run_again(
     report = with_killer(2, 44, lambda: farm(tmp_path, f"file://{tmp_path}/zoo", address, text))
 
     assert states(report) == [PUBLISHED] * 2
-    packages = [Store().lookup(one.cell.build_key) for one in report.cells]
+    packages = [Store().lookup(cell.cell.build_key) for cell in report.cells]
     assert_whole(folder_files(tmp_path / "zoo"), *filter(None, packages))
 
 
@@ -279,7 +279,7 @@ def test_thirty_builds(address: str, models: Models, tmp_path: Path, alice: Loca
     added = [title for title in titles(alice, "acme/thirty") if title.startswith("Add ")]
     assert len(added) == len({*added}) == 27  # none twice
     files = alice.files("acme/thirty")
-    packages = [Store().lookup(one.cell.build_key) for one in report.cells[:27]]
+    packages = [Store().lookup(cell.cell.build_key) for cell in report.cells[:27]]
     assert_whole(files, *filter(None, packages))
 
 

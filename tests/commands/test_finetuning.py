@@ -59,7 +59,8 @@ def test_chats_in_the_form_of_sharegpt(tmp_path: Path) -> None:
     shared = [
         {
             "conversations": [
-                {"from": names[one["role"]], "value": one["content"]} for one in row["messages"]
+                {"from": names[message["role"]], "value": message["content"]}
+                for message in row["messages"]
             ]
         }
         for row in CHATS
@@ -256,7 +257,7 @@ def test_known_data_sets_have_their_prompts(learnt: Callable[..., list[str]]) ->
     ]
     assert learnt(alpaca, data_format="alpaca", max_length=256) == ["3<|end|>", "Hello<|end|>"]
     prompts = learnt(alpaca, data_format="alpaca", max_length=256, completion_only_loss=False)
-    assert ["### Input:\n1 and 2\n\n### Response:" in one for one in prompts] == [True, False]
+    assert ["### Input:\n1 and 2\n\n### Response:" in prompt for prompt in prompts] == [True, False]
     grammar = [{"input": "He go.", "target": "He goes."}]
     assert learnt(grammar, data_format="grammar") == ["He goes.<|end|>"]
     gsm8k = [{"question": "How many?", "answer": "It is <<20+30=50>>50.\n#### 50"}]

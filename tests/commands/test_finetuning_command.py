@@ -138,7 +138,7 @@ def test_a_custom_data_set_is_trained_on_and_resumed(
     made_by = json.loads((output / "run.json").read_text())
     assert (made_by["data"]["train"]["rows"], made_by["data"]["validation"]["rows"]) == (8, 4)
     rates = [json.loads(line) for line in (output / "log.jsonl").read_text().splitlines()]
-    assert {one["learning_rate"] for one in rates if "learning_rate" in one} == {3e-4}
+    assert {rate["learning_rate"] for rate in rates if "learning_rate" in rate} == {3e-4}
     weights = (output / "adapter" / "adapter_model.safetensors").read_bytes()
 
     assert run(*argv, "--from_peft_checkpoint", str(output / "checkpoint-2")) == 0

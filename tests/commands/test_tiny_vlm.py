@@ -101,7 +101,9 @@ def share_right(session: ImageTextToTextSession, vlm: ModuleType) -> float:
         chat=True,
         generation_len=16,
     )
-    right = [one.text == settings for one, (_, _, settings) in zip(answers, requested, strict=True)]
+    right = [
+        answer.text == settings for answer, (_, _, settings) in zip(answers, requested, strict=True)
+    ]
     return sum(right) / len(right)
 
 
@@ -304,13 +306,13 @@ def test_committed_images_are_of_held_out_scenes(
     session: ImageTextToTextSession, vlm: ModuleType
 ) -> None:
     """Their names are the answers."""
-    kept = {one.answers["all"] for one in vlm.scenes(held_out=True)}
+    kept = {scene.answers["all"] for scene in vlm.scenes(held_out=True)}
     settings = [path.stem.replace("-", " ") for path in image_files()]
     assert {*settings} <= {one.replace(",", "") for one in kept}
     answers = session.generate(
         ["What is this?"] * len(settings), images=[[path] for path in image_files()], chat=True
     )
-    assert [one.text.replace(",", "") for one in answers] == settings
+    assert [answer.text.replace(",", "") for answer in answers] == settings
 
 
 def test_the_reference_follows_a_run_that_ends_inside_an_image() -> None:

@@ -163,7 +163,7 @@ def test_a_private_folder_of_another_user_is_used_and_not_written(shared: Shared
 @pytest.mark.parametrize("umask", [0o002, 0o022], ids=["group", "private"])
 def test_a_new_store_of_either_umask_is_shared(shared: Shared, umask: int) -> None:
     """The other user runs the package; by a private umask a build ends, and names the folder that is in the way."""
-    for path in (one for one in shared.home.iterdir() if one.name != "graphs"):
+    for path in (entry for entry in shared.home.iterdir() if entry.name != "graphs"):
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     code, text = shared.build(ALICE, umask=umask)
     assert code == 0, text

@@ -106,7 +106,7 @@ def expected(checkpoint: Path, inputs: Any, **options: Any) -> list[dict[str, fl
     """What transformers' own pipeline says: a score per label."""
     pipe = pipeline("text-classification", str(checkpoint))
     found = pipe(inputs, top_k=None, **options)
-    return [{one["label"]: one["score"] for one in scores} for scores in found]
+    return [{score["label"]: score["score"] for score in scores} for scores in found]
 
 
 def scores_of(found: Any) -> list[dict[str, float]]:

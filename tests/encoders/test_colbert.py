@@ -105,7 +105,7 @@ def of_authors(metadata: dict[str, Any] | None) -> Making:
         shutil.copytree(encoder(), folder)
         torch.manual_seed(3)
         weights = {
-            f"bert.{name}": one for name, one in load_file(folder / "model.safetensors").items()
+            f"bert.{name}": value for name, value in load_file(folder / "model.safetensors").items()
         }
         size = (metadata or {}).get("dim", 128)
         weights["linear.weight"] = torch.randn(size, WIDTH)
@@ -182,7 +182,7 @@ def test_a_record_names_the_library_and_a_server_ranks(
     for got, expected in zip(pooled, model.encode(TEXTS), strict=True):
         np.testing.assert_allclose(got["data"], expected, atol=3e-6)
     assert status == 200, found
-    by_place = {one["index"]: one["relevance_score"] for one in found["results"]}
+    by_place = {result["index"]: result["relevance_score"] for result in found["results"]}
     np.testing.assert_allclose([by_place[place] for place in range(4)], scores, atol=1e-4)
 
 

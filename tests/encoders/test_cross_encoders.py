@@ -64,7 +64,7 @@ def enlarged(source: Path, folder: Path) -> Path:
     """Copy a checkpoint with larger weights, so that the last token depends on all others."""
     shutil.copytree(source, folder, dirs_exist_ok=True)
     tensors = load_file(source / "model.safetensors")
-    large = {name: 3 * one if one.dim() > 1 else one for name, one in tensors.items()}
+    large = {name: 3 * tensor if tensor.dim() > 1 else tensor for name, tensor in tensors.items()}
     save_file(large, folder / "model.safetensors", {"format": "pt"})
     return folder
 
@@ -331,7 +331,7 @@ def test_pairs_on_the_command_line(
         argv += ["--pair", document]
     assert cli.main(argv) == 0
     outputs = json.loads(capsys.readouterr().out)["outputs"]
-    found = [[one["scores"][0]["score"]] for one in outputs]
+    found = [[output["scores"][0]["score"]] for output in outputs]
     np.testing.assert_allclose(found, predicted(saved[name], PAIRS, prompt_name="fox"), atol=2e-5)
 
 
@@ -389,7 +389,9 @@ def test_a_server_ranks_as_sentence_transformers(
 ) -> None:
     documents = [*(document for _, document in PAIRS), LONG]
     ranked = CrossEncoder(str(saved[name]), device="cpu").rank(QUERY, documents)
-    raw = predicted(saved[name], [(QUERY, one) for one in documents], activation_fn=nn.Identity())
+    raw = predicted(
+        saved[name], [(QUERY, document) for document in documents], activation_fn=nn.Identity()
+    )
     with served(sessions[name]) as send:
         found = send("v1/rerank", query=QUERY, documents=documents)["results"]
         scored = send("score", queries=QUERY, documents=documents, use_activation=False)["data"]
@@ -403,7 +405,7 @@ def test_a_server_predicts_every_label(saved: WhenNeeded[Path], sessions: WhenNe
     wanted = predicted(saved["three labels"], PAIRS)
     with served(sessions["three labels"]) as send:
         found = send("predict", inputs=[*map(list, PAIRS)])
-    got = [{one["label"]: one["score"] for one in scores} for scores in found]
+    got = [{score["label"]: score["score"] for score in scores} for scores in found]
     np.testing.assert_allclose(
         [[one[label] for label in LABELS.values()] for one in got], wanted, atol=2e-5
     )

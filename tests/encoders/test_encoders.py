@@ -95,7 +95,7 @@ def answers(subject: Subject, model: Any, feeds: Mapping[str, Array]) -> list[Ar
 def outputs(task: str, model: Any, inputs: Mapping[str, Any]) -> Any:
     """Return what a task computes of Hugging Face's model for whole texts."""
     if task == "multiple-choice":  # each text is the only choice
-        inputs = {name: one[:, None] for name, one in inputs.items()}
+        inputs = {name: array[:, None] for name, array in inputs.items()}
     output = model(**inputs)
     if task == "question-answering":
         return torch.stack([output.start_logits, output.end_logits], -1)

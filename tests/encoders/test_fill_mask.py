@@ -88,8 +88,8 @@ def built(
 
 @pytest.fixture(scope="module")
 def sessions(built: dict[str, Package]) -> dict[str, FillMaskSession]:
-    opened = {name: open_session(one, threads=1) for name, one in built.items()}
-    assert all(isinstance(one, FillMaskSession) for one in opened.values())
+    opened = {name: open_session(value, threads=1) for name, value in built.items()}
+    assert all(isinstance(value, FillMaskSession) for value in opened.values())
     return opened  # type: ignore[return-value]
 
 
@@ -127,7 +127,7 @@ def test_tokens_are_those_of_transformers(
     given = {"targets": TARGETS[name]} if options.get("targets") else options
     found = sessions[name].fill(TEXTS[name], **given)
     for masks, expected in zip(found, wanted(checkpoints[name], TEXTS[name], **given), strict=True):
-        assert [[described(one) for one in fills] for fills in masks] == expected
+        assert [[described(fill) for fill in fills] for fills in masks] == expected
 
 
 def test_what_cannot_be_filled_is_refused(
@@ -161,7 +161,7 @@ def test_run_prints_tokens(
     assert len(lines) == 2 + 4
     assert cli.main([*command, "--json", "--targets", "cat"]) == 0
     (output,) = json.loads(capsys.readouterr().out)["outputs"]
-    assert [[one["text"] for one in fills] for fills in output["masks"]] == [["cat"], ["cat"]]
+    assert [[fill["text"] for fill in fills] for fills in output["masks"]] == [["cat"], ["cat"]]
 
 
 @pytest.fixture(scope="module")

@@ -77,7 +77,8 @@ def built(folders: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) ->
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("QEFF_HOME", str(tmp_path_factory.mktemp("home")))
         return {
-            name: package(one, seq_lens=(16, 40), batch_size=3) for name, one in folders.items()
+            name: package(folder, seq_lens=(16, 40), batch_size=3)
+            for name, folder in folders.items()
         }
 
 
@@ -140,7 +141,7 @@ def expected(
             text = context[at:until]
             entry = answers.setdefault(text.lower(), [text, at, until, 0.0])
             entry[3] += products[start, end]
-    every = [tuple(one) for one in answers.values()] + [("", 0, 0, missing)] * impossible
+    every = [tuple(answer) for answer in answers.values()] + [("", 0, 0, missing)] * impossible
     return sorted(every, key=lambda one: -one[3])[:top_k]
 
 
@@ -219,7 +220,7 @@ def test_choices_are_those_of_transformers(
     model = AutoModelForMultipleChoice.from_pretrained(folders["choices"]).eval()
     read = tokenizer([PROMPT] * 3, CHOICES, padding=True, return_tensors="pt")
     with torch.no_grad():
-        logits = model(**{name: one[None] for name, one in read.items()}).logits
+        logits = model(**{name: value[None] for name, value in read.items()}).logits
     assert session.choose(PROMPT, CHOICES) == pytest.approx(
         logits.softmax(-1)[0].tolist(), abs=2e-5
     )
@@ -247,7 +248,7 @@ def test_run_prints_answers_and_choices(
     command = ["run", str(built["choices"].path), "--prompt", PROMPT, "--choice", "a dog"]
     assert cli.main([*command, "--choice", "the cat", "--json"]) == 0
     (output,) = json.loads(capsys.readouterr().out)["outputs"]
-    assert sum(one["score"] for one in output["choices"]) == pytest.approx(1)
+    assert sum(choice["score"] for choice in output["choices"]) == pytest.approx(1)
     assert cli.main(command) == 1
     assert "expected at least two" in capsys.readouterr().err
 
@@ -262,7 +263,7 @@ def urls(built: dict[str, Package]) -> Iterator[dict[str, str]]:
         running(second) as choices,
     ):
         found = {"questions": questions, "choices": choices}
-        yield {name: one.removesuffix("/v1") for name, one in found.items()}
+        yield {name: value.removesuffix("/v1") for name, value in found.items()}
 
 
 def test_a_server_answers_as_the_hub(
@@ -274,11 +275,11 @@ def test_a_server_answers_as_the_hub(
     assert (found.answer, found.start, found.end) == (best.text, best.start, best.end)
     several = client.question_answering(QUESTION, LONG, top_k=3, handle_impossible_answer=True)
     wanted = session.find_answers(QUESTION, LONG, 3, impossible=True)[0]
-    assert [one.answer for one in several] == [one.text for one in wanted]
+    assert [item.answer for item in several] == [one.text for one in wanted]
     chooser = InferenceClient(f"{urls['choices']}/predict", timeout=60)
     choices = chooser.zero_shot_classification(PROMPT, CHOICES)
-    assert {one.label for one in choices} == {*CHOICES}
-    assert sum(one.score for one in choices) == pytest.approx(1)
+    assert {choice.label for choice in choices} == {*CHOICES}
+    assert sum(choice.score for choice in choices) == pytest.approx(1)
 
 
 @pytest.mark.parametrize(

@@ -278,7 +278,7 @@ def in_folder(folder: Path) -> Path:
     listed = json.loads((folder / "modules.json").read_text())
     listed[0]["path"] = "0_Transformer"
     (folder / "0_Transformer").mkdir()
-    for file in [one for one in folder.iterdir() if one.is_file()]:
+    for file in [path for path in folder.iterdir() if path.is_file()]:
         file.rename(folder / "0_Transformer" / file.name)
     (folder / "modules.json").write_text(json.dumps(listed))
     return folder

@@ -87,7 +87,7 @@ def test_answers_are_those_of_the_papers_mask(name: str, tmp_path: Path) -> None
         )
         top = dict(found.logprobs[0].top)  # type: ignore[index]
         assert [expected[token].item() for token in top] == pytest.approx([*top.values()], abs=5e-5)
-        assert max(abs(plain[token].item() - one) for token, one in top.items()) > 0.05
+        assert max(abs(plain[token].item() - value) for token, value in top.items()) > 0.05
 
 
 @pytest.fixture
@@ -134,7 +134,7 @@ def test_passages_are_computed_again_where_nothing_may_be_kept(tmp_path: Path) -
         request = one.request(parts[-1], documents=parts[:-1], generation_len=4, sampling=TOP)
         answers += [one.generate([request])[0] for _ in range(2)]
     assert answers == answers[:1] * 4
-    assert [one.reused_tokens for one in answers] == [0, 14, 0, 0]
+    assert [answer.reused_tokens for answer in answers] == [0, 14, 0, 0]
 
 
 # --- how keys turn --------------------------------------------------------------------------------
@@ -213,7 +213,7 @@ def test_documents_begin_the_prompt_or_the_last_message(trained: Package) -> Non
     text = opened.request("class Path.", documents=documents, generation_len=1)
     begun = [len(tokenizer.encode(""))] if tokenizer.encode("") else []
     assert [*text.documents] == [
-        *begun, *(len(tokenizer.encode(one, special_tokens=False)) for one in documents),
+        *begun, *(len(tokenizer.encode(document, special_tokens=False)) for document in documents),
     ]  # fmt: skip
     assert tokenizer.decode(text.prompt) == tokenizer.decode(
         encode("class socketclass dequeclass Path.")
@@ -263,7 +263,7 @@ def test_requests_have_documents(trained: Package) -> None:
         return post(url, path, json.dumps(whole).encode())
 
     with Engine(opened) as engine, running(engine) as url:
-        as_ids = [opened.tokenizer.encode(one, special_tokens=False) for one in documents]
+        as_ids = [opened.tokenizer.encode(document, special_tokens=False) for document in documents]
         for given in (documents, as_ids):
             status, answer = request(prompt="class Path.", documents=given)
             assert (status, answer["choices"][0]["text"]) == (200, expected)

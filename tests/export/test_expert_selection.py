@@ -265,9 +265,10 @@ def test_a_graph_that_is_watched_answers_to_the_last_bit(
 
     sessions: list[Any] = [open_session(made), open_session(made, observe=observe)]
     # Many answers: each has memory of its own, and nobody else's.
-    tokens = [[one, 7, 5] for one in range(3, 200)]
+    tokens = [[number, 7, 5] for number in range(3, 200)]
     plain, watched = (
-        [one.decoder.prefill({0: Piece(given, 0)})[0] for given in tokens] for one in sessions
+        [session.decoder.prefill({0: Piece(given, 0)})[0] for given in tokens]
+        for session in sessions
     )
     np.testing.assert_array_equal(plain, watched)
     assert [*chosen] == [f"topk.{layer}" for layer in range(4)]

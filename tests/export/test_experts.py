@@ -152,7 +152,7 @@ def routed(count: int, *, transposed: bool) -> onnxruntime.InferenceSession:
     imports = {"": domains.OPSET, domains.SEMANTIC: 1}
     graph = ir.Graph([x, index, stack], [made], nodes=nodes, opset_imports=imports, name="one")
     assert routing.lower(graph, {stack}) == set()
-    linear = [one for one in semantic.functions() if one.name == "Linear"]
+    linear = [function for function in semantic.functions() if function.name == "Linear"]
     model = ir.Model(graph, ir_version=10, functions=linear)
     return onnxruntime.InferenceSession(
         ir.to_proto(model).SerializeToString(), providers=["CPUExecutionProvider"]

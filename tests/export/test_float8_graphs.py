@@ -154,7 +154,7 @@ def test_genuine_floats_and_scales_stay(name: str, tmp_path: Path) -> None:
     write(plan_file([slot], checkpoint.tensors), checkpoint, tmp_path / "file")
     written = load_file(tmp_path / "file")
     stored = load_file(quantized.GENUINE / name / "model.safetensors")
-    floats, scale = (stored[one] for one in encoded.sources)
+    floats, scale = (stored[source] for source in encoded.sources)
     assert written["w"].dtype == floats.dtype
     assert torch.equal(written["w"].view(torch.uint8), floats.view(torch.uint8))
     assert written["w.scales"].dtype == scale.dtype
@@ -196,10 +196,10 @@ def test_compilers_get_8_bit_floats_by_request(
     checkpoint = open_checkpoint(str(tmp_path))
     plan = check(checkpoint, Request(target="qaic"))
     assert plan.programs[0].stored == stored
-    assert any("--weights stored keeps them" in one for one in plan.warnings) != stored
+    assert any("--weights stored keeps them" in warning for warning in plan.warnings) != stored
     for weights in ("fp32", "stored"):
         plan = check(checkpoint, Request(target="qaic", weights=weights))
-        assert not any("stores matrices" in one for one in plan.warnings)
+        assert not any("stores matrices" in warning for warning in plan.warnings)
         kept = weights == "stored" and formats.has_float8(config)
         assert plan.spec["quantization"].get("float8", 0) == kept
     assert "float8" not in check(checkpoint, Request(target="ort")).spec["quantization"]

@@ -311,7 +311,7 @@ def test_quantized_heads_are_repeated_as_they_are_stored(
         heads = value.reshape(2, -1, value.shape[-1])
         assert torch.equal(after[name], heads.repeat_interleave(2, 0).flatten(0, 1))
     dtypes = [
-        {name: one.dtype for name, one in open_checkpoint(str(folder)).stored.items()}
+        {name: entry.dtype for name, entry in open_checkpoint(str(folder)).stored.items()}
         for folder in (source, written)
     ]
     assert dtypes[0] == dtypes[1]

@@ -89,8 +89,10 @@ def int8_of(checkpoint: str | Path, **located: Any) -> Numerics:
     if "lm_head.weight" not in parameters:  # tied: the package multiplies by the embedding
         name = next(name for name in parameters if "embed_tokens" in name or "wte" in name)
         matrices = [
-            RoundedMatrix(**{**vars(one), "name": name}) if one.name == "lm_head.weight" else one
-            for one in matrices
+            RoundedMatrix(**{**vars(matrix), "name": name})
+            if matrix.name == "lm_head.weight"
+            else matrix
+            for matrix in matrices
         ]
     return Numerics(matrices=tuple(matrices), int8_activations=True)
 
@@ -182,7 +184,9 @@ def test_a_model_larger_than_memory_is_computed_in_a_part_of_it(
     request = send_request(large, int8_of(large))
     whole, most = measured(request, tmp_path / "whole")
     layered, least = measured(request, tmp_path / "layered", **{MEMORY_ENV: str(LIMIT)})
-    size = 4 * sum(one.numel() for one in AutoModelForCausalLM.from_pretrained(large).parameters())
+    size = 4 * sum(
+        parameter.numel() for parameter in AutoModelForCausalLM.from_pretrained(large).parameters()
+    )
     assert LIMIT < size < most
     assert least < LIMIT
     about = [json.loads(str(one.pop("about"))) for one in (whole, layered)]

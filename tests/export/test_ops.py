@@ -743,8 +743,8 @@ def test_fake_agrees_with_the_reference(name: str) -> None:
     real = op(*arguments)
     meta = [a.to("meta") if isinstance(a, torch.Tensor) else a for a in arguments]
     fake = op(*meta)
-    for one, other in zip(tree_leaves(fake), tree_leaves(real), strict=True):
-        assert (one.shape, one.dtype, one.stride()) == (other.shape, other.dtype, other.stride())
+    for leaf, other in zip(tree_leaves(fake), tree_leaves(real), strict=True):
+        assert (leaf.shape, leaf.dtype, leaf.stride()) == (other.shape, other.dtype, other.stride())
 
 
 def test_every_custom_op_has_an_example() -> None:

@@ -41,7 +41,7 @@ def test_a_llama_rotates_its_heads_in_the_kernel() -> None:
 def test_tables_are_those_of_transformers_and_there_once() -> None:
     subject = parity.subject("llama-base")
     model = subject.lower("fp32").model
-    tables = {id(one) for node in natives(model) for one in node.inputs[7:9]}
+    tables = {id(value) for node in natives(model) for value in node.inputs[7:9]}
     assert len(tables) == 2
     cos, sin = (value.const_value.numpy() for value in natives(model)[0].inputs[7:9])  # type: ignore[union-attr]
     embedding = LlamaRotaryEmbedding(subject.hf.config)
@@ -199,8 +199,8 @@ def test_all_that_see_all_are_one_kernel(
     session = ort.InferenceSession(ir.to_proto(model).SerializeToString())
     (got,) = session.run(None, given)
     query, key, value = (
-        one if one.ndim == 4 else one.reshape(*one.shape[:2], 3, -1).transpose(0, 2, 1, 3)
-        for one in given.values()
+        entry if entry.ndim == 4 else entry.reshape(*entry.shape[:2], 3, -1).transpose(0, 2, 1, 3)
+        for entry in given.values()
     )
     scores = np.exp(0.3 * query.astype(float) @ key.transpose(0, 1, 3, 2))
     expected = (scores / scores.sum(-1, keepdims=True) @ value).transpose(0, 2, 1, 3)

@@ -171,7 +171,7 @@ class Qpc:
             given = {
                 one.name: np.ones(sizes[one.name], kinds[one.type]) for one in session.get_inputs()
             }
-            names = [one.name for one in session.get_outputs()]
+            names = [output.name for output in session.get_outputs()]
             made = session.run(names, given)
             self._known[symbols] = {
                 name: [*array.shape] for name, array in zip(names, made, strict=True)
@@ -259,7 +259,7 @@ class Program:
                 return _status(QStatus.QS_INVAL, f"several patterns fit {name}"), None
             size = np.dtype(_BUFFERS[_KINDS[precision]]).itemsize
             for spec in fits:
-                starts = [one["start"] for one in spec["DimSpecs"]]
+                starts = [dimspec["start"] for dimspec in spec["DimSpecs"]]
                 # QEfficient says three axes of any state that has not four.
                 if spec["ElemSize"] != size or len(starts) < len(axes) or any(starts[len(axes) :]):
                     return _status(QStatus.QS_INVAL, f"{spec} is none of {name}"), None
@@ -328,10 +328,10 @@ class ExecObj:
             }:
                 return _status(QStatus.QS_INVAL, "a binding is given twice")
             arrays = [self._in_place.get(index, np.array([])) for index in range(count)]
-            if any(not one.flags.c_contiguous for one in arrays):
+            if any(not array.flags.c_contiguous for array in arrays):
                 return _status(QStatus.QS_INVAL, "an array is not contiguous")
             buffers = [QBuffer(array.tobytes()) for array in arrays]
-            dims = BufferDimensionsVecRef([(one.itemsize, list(one.shape)) for one in arrays])
+            dims = BufferDimensionsVecRef([(array.itemsize, list(array.shape)) for array in arrays])
         elif self._moved:
             return _status(QStatus.QS_INVAL, "slices, and then no pairs")
         if not isinstance(dims, BufferDimensionsVecRef) or not len(buffers) == len(dims) == count:

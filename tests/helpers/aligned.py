@@ -64,13 +64,13 @@ def _widen(key: str, value: Any, factor: int) -> Any:
     if isinstance(value, Mapping):
         return widened(value, factor)
     if isinstance(value, list) and key in _BY_PAIR:
-        return [one for one in value for _ in range(factor)]
+        return [item for item in value for _ in range(factor)]
     if key in _SPREADS:
         return value / factor**0.5
     if not _WIDTHS.search(key):
         return value
     if isinstance(value, list):
-        return [_widen(key, one, factor) for one in value]
+        return [_widen(key, item, factor) for item in value]
     return value * factor if type(value) is int else value
 
 

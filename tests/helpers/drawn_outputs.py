@@ -18,7 +18,7 @@ def drawn(
     found: list[int] = []
     for _ in range(most):
         allowed = np.flatnonzero(guide.allowed()).tolist()
-        ends = [one for one in allowed if any(mark in texts.get(one, b"") for mark in b'",]}:')]
+        ends = [name for name in allowed if any(mark in texts.get(name, b"") for mark in b'",]}:')]
         token = draw.choice(ends if ends and draw.random() < 0.7 else allowed)
         assert guide.allows(token)
         if token in session.eos_token_ids or guide.take(token):

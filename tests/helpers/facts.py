@@ -558,7 +558,9 @@ def weights(pattern: str, value: float) -> Callable[[Any], None]:
     """Make every parameter whose name ends so the same everywhere."""
 
     def change(model: Any) -> None:
-        found = [one for name, one in model.named_parameters() if re.search(f"{pattern}$", name)]
+        found = [
+            tensor for name, tensor in model.named_parameters() if re.search(f"{pattern}$", name)
+        ]
         assert found, pattern
         for parameter in found:
             parameter.fill_(value)

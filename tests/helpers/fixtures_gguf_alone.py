@@ -739,7 +739,7 @@ def adapted(kind: str, config: Any, found: dict[str, Any]) -> dict[str, Any]:
         normal, shares = NormalDist(), config.activation_sparsity_pattern
         found |= {
             "activation_sparsity_scale": [
-                normal.inv_cdf(one) if one else -math.inf for one in shares
+                normal.inv_cdf(share) if share else -math.inf for share in shares
             ],
             "altup.active_idx": config.altup_active_idx,
             "altup.num_inputs": config.altup_num_inputs,
@@ -757,7 +757,7 @@ def adapted(kind: str, config: Any, found: dict[str, Any]) -> dict[str, Any]:
             found[f"attention.{part}_length"] = full["head_dim"]
             found[f"attention.{part}_length_swa"] = config.head_dim
         found |= {
-            "attention.head_count_kv": [2 if one else keys for one in slides],
+            "attention.head_count_kv": [2 if slide else keys for slide in slides],
             "attention.shared_kv_layers": config.num_kv_shared_layers,
             "attention.sliding_window_pattern": slides,
             "embedding_length_per_layer_input": config.hidden_size_per_layer_input,

@@ -102,14 +102,15 @@ class Eager:
                     for name, one in zip(self._tracing.output_names, made, strict=True)
                 }
                 self.outputs = {  # as a manifest says them
-                    name: Tensor(dtype=one.dtype, shape=one.shape) for name, one in found.items()
+                    name: Tensor(dtype=value.dtype, shape=value.shape)
+                    for name, value in found.items()
                 }
                 return found
             past = [torch.from_numpy(self._memory[state.name][list(rows)]) for state in self.states]
             logits, *present = self._tracing.module(
                 given["input_ids"], given["position_ids"], past, more=more
             )
-        for state, new in zip((one for one in self.states if one.written), present, strict=True):
+        for state, new in zip((job for job in self.states if job.written), present, strict=True):
             self._memory[state.name][list(rows)] = new.numpy()
         return {self._tracing.output_names[0]: logits.numpy()}
 
@@ -127,7 +128,7 @@ def session_of(case: parity.Case, subject: parity.Subject) -> MediaTextSession:
     chosen: dict[str, Any] = {"images": entry_of(images)} if images else {}
     if audio:
         chosen["audio"] = entry_of(audio)
-    of_images = {name: one for name, one in chosen.items() if name == "images"}
+    of_images = {name: value for name, value in chosen.items() if name == "images"}
     if images and (images.tiles or case.recipe.requires):
         of_images["sides"] = sides_of(image_processor(case.tiny.image_processor), images.tiles)
     # An export folds the layers of these.
@@ -188,7 +189,7 @@ def check(session: MediaTextSession, subject: parity.Subject) -> None:
             counted = session.reader.measure(one) if read.kind == "images" else read
             assert counted is not None
             assert (counted.rows, counted.grid) == (read.rows, read.grid)
-    runs = [[*begun, *session.run_begun(one), *ended] for one in encoded]
+    runs = [[*begun, *session.run_begun(encoding), *ended] for encoding in encoded]
     last = [token for run in runs[2:] for token in (*run, 12)]
     rows = [[3, *runs[0], 4, 5, *runs[1], 6, 7, 8, 9], [10, 11, *last, 13, 14]]
     recorded = [shown[:2], shown[2:]]
@@ -235,8 +236,8 @@ def expected(
     """Compute Hugging Face's logits of every position."""
     arrays = {
         f"media.0.{place}.{name}": array
-        for place, one in enumerate(images)
-        for name, array in one.items()
+        for place, image in enumerate(images)
+        for name, array in image.items()
     }
     settings = {
         "media": [len(images)],
@@ -254,7 +255,9 @@ def mentioned(layout: Layout, image: Encoded) -> str:
     """Write an image as text, with `P` for each placeholder."""
     parts = layout.write(image.grid, image.rows)
     around = {f"visual_indicator_token_ids.{at}": name for at, name in enumerate(AROUND)}
-    return "".join("P" * one if isinstance(one, int) else around.get(one, one) for one in parts)
+    return "".join(
+        "P" * part if isinstance(part, int) else around.get(part, part) for part in parts
+    )
 
 
 #: What begins and ends tiles of Ovis 2, and stands between them.

@@ -15,7 +15,7 @@ def adapter(folder: Path, **changes: object) -> Path:
     folder.mkdir()
     config = {"peft_type": "LORA", "r": 2, "lora_alpha": 4, **changes}
     (folder / "adapter_config.json").write_text(json.dumps(config))
-    names = (f"base_model.model.{MODULE}.lora_{one}.weight" for one in "AB")
+    names = (f"base_model.model.{MODULE}.lora_{letter}.weight" for letter in "AB")
     shapes = ((2, 8), (8, 2))
     tensors = {name: np.zeros(shape, np.float32) for name, shape in zip(names, shapes, strict=True)}
     save_file(tensors, folder / "adapter_model.safetensors")

@@ -130,21 +130,37 @@ def running(
 ) -> Iterator[str]:
     """Run a server in a thread; give its URL."""
     from qeff_zoo import serving
-    from qeff_zoo.serving.server.process import Server
 
     app = serving.create_app(backend, **{"name": MODEL, "fingerprint": "qz1-ab", **choices})
+    with (
+        serving.bind("127.0.0.1", 0) as listener,
+        listening(app, listener, close, patience) as url,
+    ):
+        yield url
+
+
+@contextmanager
+def listening(
+    app: Any,
+    listener: socket.socket,
+    close: Callable[[], object] = lambda: None,
+    patience: float = 0,
+    tls: tuple[str, str] | None = None,
+) -> Iterator[str]:
+    """Run the server of an app on a socket, in a thread; give its URL."""
+    from qeff_zoo.serving.server.process import Server
+
     urls: list[str] = []
-    with serving.bind("127.0.0.1", 0) as listener:
-        server = Server(app, close, patience, urls.append)
-        thread = threading.Thread(target=server.run, args=([listener],))
-        thread.start()
-        wait_until(lambda: bool(urls))
-        try:
-            yield urls[0]
-        finally:
-            server.should_exit = True
-            thread.join(TIMEOUT)
-            assert not thread.is_alive()
+    server = Server(app, close, patience, urls.append, tls)
+    thread = threading.Thread(target=server.run, args=([listener],))
+    thread.start()
+    wait_until(lambda: bool(urls) or not thread.is_alive())
+    try:
+        yield urls[0]
+    finally:
+        server.should_exit = True
+        thread.join(TIMEOUT)
+        assert not thread.is_alive()
 
 
 def connect(url: str, key: str = KEY) -> "openai.OpenAI":

@@ -45,11 +45,11 @@ def alone(model: Any, recordings: list[Array]) -> list[Array]:
     dtype = model.dtype
     with torch.no_grad():
         return [
-            model(**{model.main_input_name: torch.from_numpy(one[None]).to(dtype)})
+            model(**{model.main_input_name: torch.from_numpy(recording[None]).to(dtype)})
             .logits[0]
             .double()
             .numpy()
-            for one in recordings
+            for recording in recordings
         ]
 
 

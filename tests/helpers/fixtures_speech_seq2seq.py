@@ -114,28 +114,30 @@ def steps_of(model: Any, recordings: list[torch.Tensor], tokens: torch.Tensor) -
     step, rows, found = tracing.Step(model, states), len(tokens), []
     source = [torch.nn.utils.rnn.pad_sequence(recordings, batch_first=True, padding_value=9.0)]
     if len(tracing._source(model)) > 1:
-        there = [torch.ones(len(one), dtype=torch.long) for one in recordings]
+        there = [torch.ones(len(recording), dtype=torch.long) for recording in recordings]
         source.append(torch.nn.utils.rnn.pad_sequence(there, batch_first=True))
     with torch.no_grad():
-        names = [one.name for one in states if not one.written]
+        names = [state.name for state in states if not state.written]
         made = tracing.Read(model)(source)
         read, lengths = dict(zip(names, made, strict=False)), made[len(names) :]
-        more = [(torch.arange(made[0].shape[2]) < one[:, None]).long() for one in lengths]
+        more = [(torch.arange(made[0].shape[2]) < length[:, None]).long() for length in lengths]
         memory = {
-            one.name: torch.zeros(
-                [rows, *(24 if size == "ctx_len" else size for size in one.axes[1:])]
+            state.name: torch.zeros(
+                [rows, *(24 if size == "ctx_len" else size for size in state.axes[1:])]
             )
-            for one in states
-            if one.written
+            for state in states
+            if state.written
         } | read
         for begin, end, width in ((0, 3, 3), (3, 5, 3), (5, 6, 1), (6, 7, 1)):
             ids = torch.zeros(rows, width, dtype=torch.long)
             positions = torch.full((rows, width), -1)
             ids[:, : end - begin] = tokens[:, begin:end]
             positions[:, : end - begin] = torch.arange(begin, end)
-            past = [memory[one.name] for one in states]
+            past = [memory[state.name] for state in states]
             logits, *after = step(ids, positions, past, more=more)
-            memory |= dict(zip([one.name for one in states if one.written], after, strict=True))
+            memory |= dict(
+                zip([state.name for state in states if state.written], after, strict=True)
+            )
             found.append(logits[:, 0].numpy())
     return np.stack(found, 1)
 

@@ -8,7 +8,7 @@ from PIL import Image
 
 
 def clip(folder: Path, frames: list[Any], milliseconds: int) -> Path:
-    every = [Image.fromarray(one) for one in frames]
+    every = [Image.fromarray(frame) for frame in frames]
     every[0].save(
         folder / "clip.png", save_all=True, append_images=every[1:], duration=milliseconds
     )

@@ -135,7 +135,7 @@ def _key_heads(config: Mapping[str, Any]) -> int:
 
 
 def _arch(architecture: str) -> Any:
-    return next(one for one, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
+    return next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
 
 
 def layers_of(config: Mapping[str, Any]) -> int:
@@ -161,7 +161,7 @@ def _named(tensors: Mapping[str, Array], config: Mapping[str, Any]) -> dict[str,
     if kind == "gemma4_text":
         whole = ("gate_up_proj", "experts.down_proj", "layer_scalar")
         return {
-            f"{one}.weight" if one.endswith(whole) else one: value for one, value in tensors.items()
+            f"{key}.weight" if key.endswith(whole) else key: value for key, value in tensors.items()
         }
     if kind in ("deepseek_v3", "glm_moe_dsa", "kimi_linear"):
         return _latent(tensors, config)
@@ -331,11 +331,11 @@ def _multiplier(name: str, config: Mapping[str, Any]) -> Any:
         "lm_head.weight": config["lm_head_multiplier"],
         "embed_tokens.weight": config["embedding_multiplier"],
     }
-    return np.float32(next((one for end, one in ends.items() if name.endswith(end)), 1))
+    return np.float32(next((value for end, value in ends.items() if name.endswith(end)), 1))
 
 
 def _changed(value: Array, name: str, kind: str, heads: int, key_heads: int, groups: int) -> Array:
-    if kind in ROTATED and any(f"{one}_proj." in name for one in "qk"):
+    if kind in ROTATED and any(f"{letter}_proj." in name for letter in "qk"):
         count = heads if "q_proj" in name else key_heads
         halves = value.reshape(count, 2, -1, *value.shape[1:])
         return halves.swapaxes(1, 2).reshape(value.shape)
@@ -451,7 +451,7 @@ def write(
     for name, value in {**stored(folder), **(extra or {})}.items():
         value = np.ascontiguousarray(value, np.float32)
         ends = {"": kinds} if isinstance(kinds, str) else kinds
-        kind = next((one for end, one in ends.items() if name.endswith(end)), "F32")
+        kind = next((entry for end, entry in ends.items() if name.endswith(end)), "F32")
         if kind == "F32" or value.ndim < 2 or "norm" in name:
             writer.add_tensor(name, value)
         else:
@@ -467,14 +467,17 @@ def write(
 
 def _add_tokenizer(writer: Any, folder: Path) -> None:
     message = json.loads((folder / "tokenizer.json").read_text())
-    special = {one["content"]: one["id"] for one in message["added_tokens"]}
+    special = {token["content"]: token["id"] for token in message["added_tokens"]}
     vocabulary = sorted({**message["model"]["vocab"], **special}.items(), key=lambda pair: pair[1])
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
     writer.add_token_list([token for token, _ in vocabulary])
     writer.add_token_types([3 if token in special else 1 for token, _ in vocabulary])
     writer.add_token_merges(
-        [one if isinstance(one, str) else " ".join(one) for one in message["model"]["merges"]]
+        [
+            merge if isinstance(merge, str) else " ".join(merge)
+            for merge in message["model"]["merges"]
+        ]
     )
     writer.add_bos_token_id(0)
     writer.add_eos_token_id(1)

@@ -95,8 +95,8 @@ def _tags(nbytes: int) -> bytes:
 
 #: Functions that return a file of about a number of bytes, by name.
 IMAGES: Mapping[str, Callable[[int], bytes]] = {
-    **{f"blank {one}": partial(_largest, partial(_blank, one), _SIDE) for one in FORMATS},
-    **{f"noise {one}": partial(_largest, partial(_noise, one), 512) for one in FORMATS},
+    **{f"blank {format}": partial(_largest, partial(_blank, format), _SIDE) for format in FORMATS},
+    **{f"noise {format}": partial(_largest, partial(_noise, format), 512) for format in FORMATS},
     **{f"frames {one}": partial(_largest, partial(_frames, one), 2048) for one in _ANIMATED},
     "chunks": _chunks,
     "scans": _scans,

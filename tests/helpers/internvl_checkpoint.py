@@ -61,7 +61,7 @@ def write(folder: Path, side: int = 28, patch: int = 7, **more: Any) -> Any:
             name = name.replace(reference, own)
         weights[name] = value.clone()
     for name in [name for name in weights if "attention.q_proj" in name]:
-        parts = [weights.pop(name.replace("q_proj", f"{one}_proj")) for one in "qkv"]
+        parts = [weights.pop(name.replace("q_proj", f"{letter}_proj")) for letter in "qkv"]
         weights[name.replace("attention.q_proj", "attn.qkv")] = torch.cat(parts)
     folder.mkdir()
     save_file(weights, folder / "model.safetensors", {"format": "pt"})

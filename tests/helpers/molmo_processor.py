@@ -89,16 +89,16 @@ class MolmoProcessor:
         places = arrays["image_input_idx"]
         arrays["image_input_idx"] = np.where(places < 0, places, places + len(begin))
         arrays["input_ids"] = np.array([*begin, *run, *tokens])
-        return {name: torch.from_numpy(one) for name, one in arrays.items()}
+        return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
     def crops_of(self, image):
         """Return the tokens of an image, and its arrays."""
         side, patch, edges = self.side, self.patch, self.before + self.after
         count, pixels_of_edges = side // patch, edges * patch
         window = count - edges
-        size = [one - pixels_of_edges for one in image.shape[:2]]
+        size = [length - pixels_of_edges for length in image.shape[:2]]
         rows, columns = tiling_of(*size, window * patch, self.most)
-        sides = [one * window * patch + pixels_of_edges for one in (rows, columns)]
+        sides = [length * window * patch + pixels_of_edges for length in (rows, columns)]
         canvas, there = canvas_of(image, *sides)
         whole, _ = canvas_of(image, side, side)
         crops, masks, half = [patches_of(whole, patch)], [], count // 2

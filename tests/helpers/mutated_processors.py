@@ -48,7 +48,7 @@ def changed(value: Any, draw: random.Random) -> Any:
     if isinstance(value, float):
         return draw.choice([value / 2, 1.0, None])
     if isinstance(value, Mapping) and draw.random() < 0.5:
-        return {name: changed(one, draw) or one for name, one in value.items()}
+        return {name: changed(entry, draw) or entry for name, entry in value.items()}
     if isinstance(value, Mapping):
         forms = 40, {"height": 48, "width": 32}, {"shortest_edge": 40}, {"longest_edge": 44}
         return draw.choice([*forms, {"shortest_edge": 30, "longest_edge": 50}, [32, 48]])
@@ -199,8 +199,8 @@ def fields_of(name: str) -> dict[str, Any]:
     taken = inspect.signature(type(reference).__init__).parameters.values()
     named = [one for one in taken if one.kind is one.POSITIONAL_OR_KEYWORD][1:]
     parts = {*reference.get_attributes(), "chat_template"}
-    found = {one.name: one.default for one in named if one.name not in parts}
-    return {one: None if of is inspect.Parameter.empty else of for one, of in found.items()}
+    found = {entry.name: entry.default for entry in named if entry.name not in parts}
+    return {key: None if of is inspect.Parameter.empty else of for key, of in found.items()}
 
 
 @cache

@@ -248,7 +248,7 @@ def _in_a_line(error: BaseException) -> str:
         first = first.__cause__
     causes = [error] if first is error else [error, first]
     return " <- ".join(
-        f"{type(one).__name__}: {' '.join(str(one).split())[:300]}" for one in causes
+        f"{type(cause).__name__}: {' '.join(str(cause).split())[:300]}" for cause in causes
     )
 
 

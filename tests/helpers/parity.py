@@ -161,7 +161,7 @@ def is_traced(recipe: Recipe) -> bool:
 @cache
 def of_text() -> list[Recipe]:
     """Return every recipe of what reads one text; tests of images, speech and text2text try the others."""
-    return [one for one in list_recipes() if of_one_text(one.task)]
+    return [recipe for recipe in list_recipes() if of_one_text(recipe.task)]
 
 
 def of_one_text(task: str) -> bool:
@@ -389,7 +389,7 @@ class Subject:
         unsaved = {
             *(getattr(self.hf, "_keys_to_ignore_on_save", None) or ())
         }  # no checkpoint has them
-        stored = {key: one for key, one in self.hf.state_dict().items() if key not in unsaved}
+        stored = {key: tensor for key, tensor in self.hf.state_dict().items() if key not in unsaved}
         model.load_state_dict(stored, assign=True)
         return model.requires_grad_(False)
 

@@ -106,7 +106,7 @@ def _is_width(name: str, value: Any) -> bool:
 def _widths(config: Mapping[str, Any]) -> list[int]:
     found = [value for name, value in config.items() if _is_width(name, value)]
     found += [one for name in _LISTS for one in config.get(name, ())]
-    inner = [one for one in config.values() if isinstance(one, Mapping)]
+    inner = [value for value in config.values() if isinstance(value, Mapping)]
     return found + [width for one in inner for width in _widths(one)]
 
 
@@ -115,7 +115,7 @@ def _scaled(
 ) -> dict[str, Any]:
     def token(value: Any) -> Any:
         if isinstance(value, list):
-            return [token(one) for one in value]
+            return [token(item) for item in value]
         return moved.get(value, value if value is None or value < vocabulary else 0)
 
     def one(name: str, value: Any) -> Any:
@@ -164,7 +164,7 @@ def _scaled(
         if sections := (made.get(name) or {}).get("mrope_section"):
             turned = made.get("partial_rotary_factor", 1)
             half = int(made.get("head_dim", made.get("hidden_size", 0) // _HEADS) * turned) // 2
-            first, second = (half * one // sum(sections) for one in sections[:2])
+            first, second = (half * section // sum(sections) for section in sections[:2])
             made[name] = {**made[name], "mrope_section": [first, second, half - first - second]}
     return made
 

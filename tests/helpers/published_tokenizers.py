@@ -168,7 +168,7 @@ def unigram(begins: tuple[str, ...], ends: tuple[str, ...] = ()) -> str:
     )
     tokenizer.train_from_iterator(TRAINED_ON, trainer)
     content = json.loads(tokenizer.to_str())
-    content["model"]["vocab"] += [[one, 0.0] for one in ends]
+    content["model"]["vocab"] += [[end, 0.0] for end in ends]
     tokenizer = Tokenizer.from_str(json.dumps(content))
     tokenizer.add_special_tokens(list(ends))
     return str(tokenizer.to_str())
@@ -226,8 +226,8 @@ def _token(content: str, **changes: bool) -> Json:
 def _added(tokenizer: Json) -> Json:
     """Return `added_tokens_decoder` as a tokenizer.json has its added tokens."""
     return {
-        str(one["id"]): {name: value for name, value in one.items() if name != "id"}
-        for one in tokenizer["added_tokens"]
+        str(token["id"]): {name: value for name, value in token.items() if name != "id"}
+        for token in tokenizer["added_tokens"]
     }
 
 
@@ -391,7 +391,8 @@ def qwen_files() -> Form:
 
 def _vocab_and_merges(tokenizer: Json) -> dict[str, Any]:
     merges = [
-        one if isinstance(one, str) else " ".join(one) for one in tokenizer["model"]["merges"]
+        merge if isinstance(merge, str) else " ".join(merge)
+        for merge in tokenizer["model"]["merges"]
     ]
     vocab = tokenizer["model"]["vocab"]
     return {"vocab.json": vocab, "merges.txt": "\n".join(["#version: 0.2", *merges])}
@@ -718,7 +719,7 @@ def phi3() -> Form:
         "unk_token": "<unk>",
         "use_default_system_prompt": False,
     }
-    added = {one["content"]: one["id"] for one in tokenizer["added_tokens"][3:]}
+    added = {token["content"]: token["id"] for token in tokenizer["added_tokens"][3:]}
     return Form("phi3", settings, tokenizer, {"added_tokens.json": added})
 
 
@@ -740,8 +741,8 @@ def deepseek() -> Form:
     tokenizer = _with(bytes_bpe(specials, first=True), change)
     typed = {"__type": "AddedToken", "lstrip": False, "normalized": True, "rstrip": False}
     named = {
-        name: {**typed, "content": one, "single_word": False}
-        for name, one in zip(("bos_token", "eos_token", "pad_token"), specials, strict=True)
+        name: {**typed, "content": special, "single_word": False}
+        for name, special in zip(("bos_token", "eos_token", "pad_token"), specials, strict=True)
     }
     settings = {
         "add_bos_token": True,
@@ -764,7 +765,7 @@ def whisper() -> Form:
 
     def change(tokenizer: Tokenizer) -> None:
         times = [f"<|{number / 50:.2f}|>" for number in range(20)]
-        tokenizer.add_tokens([AddedToken(one, normalized=False) for one in times])
+        tokenizer.add_tokens([AddedToken(time, normalized=False) for time in times])
         ids = [
             (one, tokenizer.token_to_id(one))
             for one in ("<|startoftranscript|>", "<|notimestamps|>", "<|endoftext|>")
@@ -978,7 +979,7 @@ def _decoder_entry(draw: random.Random, form: Form) -> str:
 def _size(form: Form) -> int:
     if not form.tokenizer:
         return 400
-    ids = [one["id"] for one in form.tokenizer["added_tokens"]]
+    ids = [token["id"] for token in form.tokenizer["added_tokens"]]
     return max([len(form.tokenizer["model"]["vocab"]) - 1, *ids]) + 1
 
 
@@ -1066,7 +1067,7 @@ def _file(draw: random.Random, form: Form) -> str:
     if kind == "added":
         tokens = draw.sample(("<|im_start|>", "<|im_end|>", "<s>", "the", "ü ü"), 2)
         form.files["added_tokens.json"] = {
-            one: _size(form) + number for number, one in enumerate(tokens)
+            token: _size(form) + number for number, token in enumerate(tokens)
         }
         return f"added_tokens.json of {tokens}"
     if kind == "specials":
@@ -1142,6 +1143,6 @@ def judged(form: Form, folder: Path, *, media: bool = False) -> str:
 
 
 def _differences(package: Path, answer: Mapping[str, Any]) -> Iterator[str]:
-    for one in text.comparisons(package, answer):
-        if one.questions and (found := one.first()):
-            yield f"{one.metric}: {found!r}"
+    for comparison in text.comparisons(package, answer):
+        if comparison.questions and (found := comparison.first()):
+            yield f"{comparison.metric}: {found!r}"

@@ -99,11 +99,12 @@ def quantize(
             made = write(value.astype(np.float32), random)
             # bitsandbytes' names go on after "weight"
             tensors |= {
-                f"{path}.{end}" if end[0] != "." else name + end: one for end, one in made.items()
+                f"{path}.{end}" if end[0] != "." else name + end: entry
+                for end, entry in made.items()
             }
     (target / "model.safetensors").unlink()  # a file that is mapped must not change
     save_file(
-        {name: np.asarray(one, order="C") for name, one in tensors.items()},
+        {name: np.asarray(tensor, order="C") for name, tensor in tensors.items()},
         target / "model.safetensors",
     )
     field = "quantization_config" if "quant_method" in config else "quantization"  # mlx's

@@ -65,7 +65,9 @@ class Oracle:
     def draft(self, tokens: Sequence[int], most: int, rows: int = 1) -> list[int]:
         """Guess what follows."""
         assert 1 <= most <= MOST
-        prompt = next((one for one in self.answers if (*tokens,)[: len(one)] == one), None)
+        prompt = next(
+            (answer for answer in self.answers if (*tokens,)[: len(answer)] == answer), None
+        )
         self.asked.append(rows)
         if prompt is None:
             return []

@@ -85,11 +85,20 @@ class ScriptedProgram:
         longer = {"seq_len": str(prefill_seq_len)} if prefill_seq_len else {}
         #: Specializations of the package, with other lengths.
         self.specializations = [
-            {**one, "symbols": {**one["symbols"], **lengths, **(longer if is_prefill else {})}}
-            for one in program.specializations
-            for is_prefill in [one["name"].startswith("Prefill")]
+            {
+                **specialization,
+                "symbols": {
+                    **specialization["symbols"],
+                    **lengths,
+                    **(longer if is_prefill else {}),
+                },
+            }
+            for specialization in program.specializations
+            for is_prefill in [specialization["name"].startswith("Prefill")]
         ]
-        slots = max(int(one["symbols"]["batch_size"]) for one in self.specializations)
+        slots = max(
+            int(specialization["symbols"]["batch_size"]) for specialization in self.specializations
+        )
         self.memory = Memory({_TOKENS.name: np.zeros((slots, 1, ctx_len, 1), np.float32)})
 
     def __getattr__(self, name: str) -> Any:

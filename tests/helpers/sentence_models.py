@@ -27,7 +27,7 @@ WIDTH, LONGEST = 32, 48
 TEXTS = ["the cat", "hello world, hello dog", "A query of some words?", "dog " * 60]
 _LETTERS = "abcdefghijklmnopqrstuvwxyzQ0123456789"
 _WORDS = [
-    *("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"), *_LETTERS, *":,.?!", *("##" + one for one in _LETTERS),
+    *("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"), *_LETTERS, *":,.?!", *("##" + letter for letter in _LETTERS),
     *("the", "cat", "dog", "query", "hello", "world"),
 ]  # fmt: skip
 

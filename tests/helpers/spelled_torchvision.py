@@ -35,7 +35,9 @@ def _pad(image: Any, padding: Any, fill: Any = 0, padding_mode: str = "constant"
 
 
 def _normalize(image: Any, mean: Any, std: Any, inplace: bool = False) -> Any:
-    mean, std = (torch.as_tensor(one, dtype=image.dtype)[:, None, None] for one in (mean, std))
+    mean, std = (
+        torch.as_tensor(values, dtype=image.dtype)[:, None, None] for values in (mean, std)
+    )
     return image.sub(mean).div(std)
 
 
@@ -46,7 +48,7 @@ def spelled_out() -> Iterator[None]:
     functions.resize, functions.pad, functions.normalize = _resize, _pad, _normalize
     functions.InterpolationMode = SimpleNamespace(LANCZOS="lanczos", BILINEAR="bilinear")
     parents = "torchvision", "torchvision.transforms", "torchvision.transforms.v2"
-    modules = {one: ModuleType(one) for one in parents}
+    modules = {parent: ModuleType(parent) for parent in parents}
     modules[parents[-1]].functional = functions  # type: ignore[attr-defined]
     modules[functions.__name__] = functions
     with (

@@ -65,13 +65,15 @@ def write_graphs(
     write(layout, subject.checkpoint, folder / external_data.WEIGHTS)
     placement.place(lowered.model, layout)
     ir.save(lowered.model, folder / "lowered.onnx")
-    for one in specializations:
+    for specialization in specializations:
         model = ir.load(folder / "lowered.onnx")
-        static.bind(model, {symbol: int(size) for symbol, size in one["symbols"].items()})
+        static.bind(
+            model, {symbol: int(size) for symbol, size in specialization["symbols"].items()}
+        )
         assert not narrowing.narrow(model)
         shapes = [value.shape for node in model.graph for value in node.outputs if value.shape]
         assert all(shape.is_static() for shape in shapes)
-        ir.save(model, folder / f"{one['name']}.onnx")
+        ir.save(model, folder / f"{specialization['name']}.onnx")
 
 
 def program(subject: Any, rows: int, ctx_len: int) -> HtpProgram:
@@ -96,7 +98,9 @@ def program(subject: Any, rows: int, ctx_len: int) -> HtpProgram:
             key="",
             specializations=specializations,
             inputs=[tensor_entry(one) for one in graph.inputs if one.name not in retained],
-            outputs=[tensor_entry(one) for one in graph.outputs if one.name not in retained],
+            outputs=[
+                tensor_entry(output) for output in graph.outputs if output.name not in retained
+            ],
             states=tuple(states),
             numerics=Numerics(),
             flags={},
@@ -105,7 +109,10 @@ def program(subject: Any, rows: int, ctx_len: int) -> HtpProgram:
         write_graphs(subject, lowered, specializations, folder)
         known[rows, ctx_len] = (
             compiled,
-            {one["name"]: OnCpu(folder / f"{one['name']}.onnx") for one in specializations},
+            {
+                specialization["name"]: OnCpu(folder / f"{specialization['name']}.onnx")
+                for specialization in specializations
+            },
         )
     compiled, graphs = known[rows, ctx_len]
     return HtpProgram(compiled, lambda name: graphs[name])

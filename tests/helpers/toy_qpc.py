@@ -138,8 +138,8 @@ def toy_answer(prompt: Sequence[int], length: int) -> list[int]:
     """Return what the toy says greedily."""
     tokens = list(prompt)
     for _ in range(length):
-        audio = sum((one + 1) * (at * 7 % 11 + 1) for at, one in enumerate(tokens))
-        value = audio + sum(one + 1 for one in tokens)
+        audio = sum((token + 1) * (at * 7 % 11 + 1) for at, token in enumerate(tokens))
+        value = audio + sum(token + 1 for token in tokens)
         logits = [value * (word + 1) % 17 for word in range(VOCAB)]
         tokens.append(logits.index(max(logits)))
     return tokens[len(prompt) :]
@@ -196,8 +196,11 @@ def package_of(
     note = {
         "model": str(model),
         "specializations": [
-            (one["name"], {name: int(size) for name, size in one["symbols"].items()})
-            for one in specializations
+            (
+                specialization["name"],
+                {name: int(size) for name, size in specialization["symbols"].items()},
+            )
+            for specialization in specializations
         ],
         "custom_io": dict(custom_io or {}),
         "pairs": pairs,

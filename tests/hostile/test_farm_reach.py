@@ -43,7 +43,7 @@ print(json.dumps([sorted(found), *(one.stderr for one in told)]))
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_farm_listens_to_this_machine_alone_and_requires_a_token() -> None:
-    environment = {name: one for name, one in os.environ.items() if not name.startswith("RAY_")}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     environment["RAY_USAGE_STATS_ENABLED"] = "0"
     command = [sys.executable, "-W", "ignore", "-c", SCRIPT]
     ended = subprocess.run(

@@ -47,7 +47,7 @@ def test_a_folder_that_others_may_write_to_is_refused(folder: Path, mode: int) -
     next(path for path in folder.iterdir() if path.is_dir()).chmod(mode)
     with pytest.raises(GenerationError, match="its mode is"):
         StateFiles(folder, {})
-    assert files.found == []
+    assert files.entries == []
 
 
 def test_a_folder_or_secret_of_another_user_is_refused(
@@ -98,7 +98,7 @@ def test_what_cannot_be_restored_is_dropped(
     genuine = answer(package, folder)
     session: Any = qeff_zoo.load(package, threads=1, prefix_cache_dir=folder)
     files = session.decoder and StateFiles(folder, terms_of(folder))
-    for key, _ in files.found:
+    for key, _ in files.entries:
         states = files.read(key)
         assert states
         name, array = next(iter(states.items()))
@@ -110,7 +110,7 @@ def test_what_cannot_be_restored_is_dropped(
         assert files.write(key, {**states, **changes[change]})
     for _ in range(2):  # and computed anew the second time it is there again
         assert answer(package, folder) == genuine
-    assert caplog.text.count("have another shape or type") == len(files.found)
+    assert caplog.text.count("have another shape or type") == len(files.entries)
 
 
 def terms_of(folder: Path) -> Any:

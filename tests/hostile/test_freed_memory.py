@@ -79,7 +79,7 @@ print(resident() - before)
 @pytest.mark.skipif(sys.platform != "linux", reason="an allocator of Linux")
 def test_a_tokenizer_returns_what_its_parser_freed(tmp_path: Path) -> None:
     letters = [chr(0x4E00 + number) for number in range(250)]
-    pairs = [(one, other) for one in letters for other in letters]
+    pairs = [(letter, other) for letter in letters for other in letters]
     vocabulary = [*letters, *("".join(pair) for pair in pairs)]
     model = {
         "type": "BPE",

@@ -61,7 +61,7 @@ def video_files() -> dict[str, bytes]:
 
 @cache
 def still_files() -> dict[str, bytes]:
-    return {name: one for name, one in video_files().items() if "," not in name}
+    return {name: file for name, file in video_files().items() if "," not in name}
 
 
 @cache

@@ -134,7 +134,7 @@ def _adapter(folder: Path) -> Any:
         (folder / "adapter_model.safetensors").write_bytes(save(content))
     adapter = open_adapter(folder)
     adapter.require({})
-    return adapter.modules, [adapter.scaling(one) for one in adapter.modules]
+    return adapter.modules, [adapter.scaling(module) for module in adapter.modules]
 
 
 def _generation(folder: Path) -> Any:

@@ -200,10 +200,10 @@ def kept(origin: str | None, **changes: Any) -> Package:
 def test_a_package_of_another_remote_does_not_count(home: Path, tmp_path: Path) -> None:
     url = write_remote(tmp_path / "own", make(tmp_path / "listed", ctx_len=2048))
     other = kept("file:///elsewhere", ctx_len=8192)
-    assert [one.remote for one in look_up(url, Store()).candidates] == [url]
+    assert [candidate.remote for candidate in look_up(url, Store()).candidates] == [url]
     ours = kept(None, ctx_len=8192)
     assert ours.build_key == other.build_key
-    assert ours.path in [one.here for one in look_up("org/tiny", Store()).candidates]
+    assert ours.path in [candidate.here for candidate in look_up("org/tiny", Store()).candidates]
 
 
 def test_a_package_that_calls_itself_like_a_model_is_none_of_it(home: Path, tmp_path: Path) -> None:

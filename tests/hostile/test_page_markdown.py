@@ -56,4 +56,4 @@ def test_no_text_takes_long(tmp_path: Path) -> None:
     )
     times: dict[str, float] = json.loads(ended.stdout)
     assert times.keys() == TEXTS.keys()
-    assert not {name: one for name, one in times.items() if one > MILLISECONDS}
+    assert not {name: time for name, time in times.items() if time > MILLISECONDS}

@@ -88,10 +88,17 @@ TEXT = [{"type": "text", "text": "a"}]
     ("body", "param"),
     [
         ({"messages": [{"role": "r" * 300, "content": "a"}]}, "messages"),
-        ({"messages": [{"role": f"r{one}", "content": TEXT} for one in range(65)]}, "messages"),
-        ({"bad_words": [f"{one}{'ab c' * 100}" for one in range(200)]}, "bad_words"),
         (
-            {"structured_outputs": {"choice": [f"{one}{'ab c' * 100}" for one in range(700)]}},
+            {"messages": [{"role": f"r{number}", "content": TEXT} for number in range(65)]},
+            "messages",
+        ),
+        ({"bad_words": [f"{number}{'ab c' * 100}" for number in range(200)]}, "bad_words"),
+        (
+            {
+                "structured_outputs": {
+                    "choice": [f"{number}{'ab c' * 100}" for number in range(700)]
+                }
+            },
             "structured_outputs",
         ),
     ],

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a client may do to its connection: keep it open, say two things about its length, send endless headers."""
+"""Hostile connections: kept open, with two different lengths, with endless headers, or never read."""
 
 import http.client
 import json
@@ -55,14 +55,14 @@ def test_a_connection_that_sends_half_of_its_second_request_ends(url: str) -> No
 
 
 @pytest.mark.usefixtures("hasty")
-def test_a_request_that_is_there_may_take_its_time(
+def test_a_complete_request_may_take_longer_than_the_limit_on_sending(
     url: str, engine: Engine, paused: threading.Event
 ) -> None:
     body = json.dumps({"model": MODEL, "prompt": PROMPT, "max_tokens": 3}).encode()
     with ThreadPoolExecutor() as clients:
         requested = clients.submit(post, url, "completions", body)
         wait_until(lambda: active(engine) == (1, 0))
-        for _ in range(2):  # one after the other, begun after the request
+        for _ in range(2):  # each waits for the limit on sending, after the request had begun
             with closing(dial(url)) as opened:
                 rest(opened)
         assert not requested.done()
@@ -80,7 +80,7 @@ def test_clients_that_are_gone_are_noticed() -> None:
 
 @pytest.mark.parametrize("key", [None, "sesame"])
 def test_two_lengths_are_refused_and_the_connection_ends(engine: Engine, key: str | None) -> None:
-    """What one server takes for the body's end is for another the beginning of the next request."""
+    """Request smuggling: a proxy and a server that choose different lengths see different requests."""
     body = b"0\r\n\r\nGET /metrics HTTP/1.1\r\nHost: a\r\n\r\n"
     head = b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
     head += b"Content-Length: %d\r\nTransfer-Encoding: chunked\r\n\r\n" % len(body)
@@ -109,7 +109,7 @@ def test_headers_are_bounded(url: str, headers: bytes) -> None:
         assert rest(opened).startswith(b"HTTP/1.1 200 ")
 
 
-def test_head_of_health(url: str) -> None:
+def test_health_and_metrics_answer_head_requests(url: str) -> None:
     place = urlsplit(url)
     assert place.hostname is not None
     with closing(http.client.HTTPConnection(place.hostname, place.port, timeout=TIMEOUT)) as opened:

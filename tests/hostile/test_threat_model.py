@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every claim of the threat model in docs/hub.md has a test, which is there."""
+"""Every claim of the threat model in docs/hub.md names a test that exists."""
 
 import ast
 import re
@@ -11,7 +11,7 @@ _TEST = re.compile(r"`(?P<file>tests/[\w/]+\.py)::(?P<name>test_\w+)`")
 
 
 def claims() -> dict[str, str]:
-    """Give the tests of the threat model by the claims that they are for."""
+    """Return the test of each claim of the threat model."""
     text = (ROOT / "docs/hub.md").read_text()
     table = text.partition("| | claim | test |\n|---|---|---|\n")[2].partition("\n\n")[0]
     rows = [_ROW.fullmatch(line) for line in table.splitlines()]
@@ -20,7 +20,7 @@ def claims() -> dict[str, str]:
     return {row["claim"]: row["test"] for row in rows if row}
 
 
-def test_every_claim_has_a_test_that_is_there() -> None:
+def test_every_claim_names_a_test_that_exists() -> None:
     without = []
     for claim, named in claims().items():
         test = _TEST.fullmatch(named)

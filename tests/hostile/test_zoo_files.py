@@ -32,7 +32,7 @@ FILES = {
     "size": f'{MODEL}memory = "{"9" * 5000} GB"\n',
     "number": f"{MODEL}memory = {'9' * 5000}\n",
     "variants": f"{MODEL}[[variants]]\n"
-    + "\n".join(f"{one} = {[*range(1, 400)]}" for one in SIZES),
+    + "\n".join(f"{size} = {[*range(1, 400)]}" for size in SIZES),
     "no JSON number": f"{MODEL}[[variants]]\nqnn_config = {{a = [nan]}}\n",
     "a date": f"{MODEL}[[include]]\nqnn_config = {{a = 2020-01-01}}\n",
     "special files": '[[models]]\nmodel = "folder*"\n',

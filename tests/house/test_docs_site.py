@@ -113,8 +113,8 @@ def test_the_reference_of_sessions_has_the_arguments_of_every_method(task: str) 
     missing = {
         name
         for method in own
-        for name, one in list(inspect.signature(method).parameters.items())[1:]
-        if one.kind is not inspect.Parameter.VAR_KEYWORD and f"| `{name}` |" not in page
+        for name, parameter in list(inspect.signature(method).parameters.items())[1:]
+        if parameter.kind is not inspect.Parameter.VAR_KEYWORD and f"| `{name}` |" not in page
     }
     assert not missing
 

@@ -163,7 +163,7 @@ def test_a_scripted_model_calls_by_itself(urls: SimpleNamespace) -> None:
     assert json.loads(call.function.arguments) == {"location": "Istanbul"}
     assert answer.choices[0].finish_reason == "tool_calls"
     pieces = [call for chunk in streamed for call in chunk.choices[0].delta.tool_calls or ()]
-    assert "".join(one.function.arguments or "" for one in pieces) == call.function.arguments
+    assert "".join(piece.function.arguments or "" for piece in pieces) == call.function.arguments
     assert settings.choices[0].message.content == "13 * 24 = 312. QED."
 
 

@@ -234,7 +234,7 @@ def test_folders_import_what_stands_below_them() -> None:
             if arrow[1] and arrow[0] != arrow[1]:
                 arrows.setdefault(arrow, []).append(f"{relative(path)} imports {module}")
     unknown = {folder for arrow in arrows for folder in arrow} - {*FLOORS}
-    assert not unknown, f"Say in FLOORS what {sorted(unknown)} may import."
+    assert not unknown, f"Add {sorted(unknown)} to FLOORS, above the folders that they import."
     upward = [arrow for arrow in arrows if FLOORS.index(arrow[0]) > FLOORS.index(arrow[1])]
     wrong = [line for arrow in sorted(upward) for line in arrows[arrow]]
     assert not wrong, "These import what stands above them:\n" + "\n".join(wrong)
@@ -341,13 +341,13 @@ def test_a_task_s_reference_shares_no_code_with_its_packages() -> None:
 
 
 @pytest.mark.parametrize("name", contract.NAMES)
-def test_a_task_names_what_exists(name: str) -> None:
+def test_modules_and_classes_that_a_task_names_exist(name: str) -> None:
     task = contract.find(name)
     for of_task in (task.session, task.trial, task.reference, task.stages):
         assert callable(of_task())
-    for place in task.public:
-        name = place.rpartition(":")[2]
-        assert getattr(sessions, name) is contract.lazy(place)()
+    for path in task.public:
+        public = path.rpartition(":")[2]
+        assert getattr(sessions, public) is contract.lazy(path)()
 
 
 @pytest.mark.parametrize(
@@ -404,10 +404,10 @@ def compares_a_model_type(node: ast.AST) -> bool:
     if isinstance(node, ast.Compare):
         operands = [node.left, *node.comparators]
         return any(
-            names_model_type(one) and holds_text(other)
-            for one in operands
+            names_model_type(operand) and holds_text(other)
+            for operand in operands
             for other in operands
-            if one is not other
+            if operand is not other
         )
     if isinstance(node, ast.Match):
         return names_model_type(node.subject)
@@ -433,21 +433,21 @@ def test_core_never_compares_a_model_type() -> None:
         ("'model_type' in config", False),
     ],
 )
-def test_the_rule_itself(source: str, compares: bool) -> None:
+def test_comparisons_of_a_model_type_are_detected(source: str, compares: bool) -> None:
     assert any(compares_a_model_type(node) for node in ast.walk(ast.parse(source))) is compares
 
 
 def test_core_never_names_a_recipe() -> None:
-    # "clip" is also a mode of numpy's, and what llama.cpp calls a file that sees; a canary is a damaged model; git
-    # is also the command.
+    # "clip" is also a mode of numpy, and llama.cpp's name of a vision encoder; a canary is a damaged model; git is also
+    # the command.
     known = {recipe.stem for recipe in RECIPE_SOURCES} - {"clip", "canary", "git"}
-    # An architecture that transformers lacks says its own name, as its recipe does.
+    # An architecture that transformers lacks has its own name, as its recipe does.
     sources = [path for path in CORE_SOURCES if path.parent.name != "architectures"]
     wrong = nodes_of(sources, lambda node: isinstance(node, ast.Constant) and node.value in known)
     assert not wrong, "Core does not know which recipes exist."
 
 
-def test_only_tasks_name_tasks() -> None:
+def test_only_tasks_and_the_contract_name_tasks() -> None:
     rest = [
         path for path in CORE_SOURCES if not {CORE / "contract", CORE / "tasks"} & {*path.parents}
     ]
@@ -503,8 +503,10 @@ def test_only_the_command_line_prints_and_catches_everything() -> None:
     prints = {CORE / "terminal" / "printing.py", *CORE.glob("tasks/*/verbs.py")}
     rest = [path for path in CORE_SOURCES if path.parent.name not in ("cli", "cloud")]
     rest = [path for path in rest if path not in prints]
-    assert not nodes_of(rest, is_print), "Return it, or tell it through qeff_zoo.terminal.progress."
-    # Threads of the engine and of a fleet have nobody to raise to: they hand on whatever went wrong to those who wait.
+    assert not nodes_of(rest, is_print), (
+        "Return it, or report it through qeff_zoo.terminal.progress."
+    )
+    # Threads of the engine and of a fleet have no caller to raise to: they pass every error on to the waiting clients.
     # So does a worker, whose requests are those of another process.
     handing_on = {"engine.py", "fleet.py", "worker.py"}
     rest = [path for path in rest if path.name not in handing_on]

@@ -172,8 +172,8 @@ def test_a_verdict_of_an_older_graph_is_distinguished(
 def test_states_after_rejected_drafts_depend_on_the_recipe(tmp_path: Path) -> None:
     """If a model differs: put its states back, see `tests/helpers/rejecting.py`, and run `scripts/reject_drafts`."""
     known = json.loads(known_models.speculation_evidence().read_bytes())["models"]
-    assert {one["verdict"] for one in known.values()} == {"agrees"}
-    assert all(one["max_error"] <= one["<="] for one in known.values())
+    assert {value["verdict"] for value in known.values()} == {"agrees"}
+    assert all(value["max_error"] <= value["<="] for value in known.values())
     gemma = registry.find_recipe("gemma3_text")
     assert known_models.speculation(gemma) in ("agrees", "agreed")
     path = known_models.speculation_evidence(tmp_path)

@@ -154,5 +154,5 @@ def test_documented_sizes_are_those_of_a_build(weights: str, models: Models, hom
 
 
 def test_documented_models_have_their_published_parameters() -> None:
-    for one in sizes.DECODERS.values():
-        assert sum(math.prod(shape) for _, shape in one.tensors()) == one.parameters
+    for decoder in sizes.DECODERS.values():
+        assert sum(math.prod(shape) for _, shape in decoder.tensors()) == decoder.parameters

@@ -124,7 +124,9 @@ def test_a_sample_has_each_value_of_each_parameter() -> None:
     drawn = selection.sample(CROSSED, 5)
     assert 6 <= len(drawn) <= 8  # one that adds several values, then one for each other value
     for axis in range(3):
-        assert {CROSSED[name][axis] for name in drawn} == {one[axis] for one in CROSSED.values()}
+        assert {CROSSED[name][axis] for name in drawn} == {
+            value[axis] for value in CROSSED.values()
+        }
 
 
 def test_a_new_case_moves_no_other() -> None:

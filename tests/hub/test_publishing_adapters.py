@@ -33,7 +33,7 @@ def adapter(tmp_path: Path) -> Path:
     path = "base_model.model.model.layers.0.self_attn.q_proj"
     shapes = {"A": (4, 8), "B": (8, 4)}
     tensors = {
-        f"{path}.lora_{one}.weight": np.ones(shape, np.float32) for one, shape in shapes.items()
+        f"{path}.lora_{name}.weight": np.ones(shape, np.float32) for name, shape in shapes.items()
     }
     save_file(tensors, folder / "adapter_model.safetensors")
     write(folder, base_model_name_or_path="org/tiny")
@@ -93,7 +93,9 @@ def test_an_adapter_resolves_to_a_package_that_takes_it(
     assert resolution.chosen is not None
     assert found[resolution.chosen.entry.key16] == "right"
     refused = {
-        found[one.entry.key16]: one.difference for one in resolution.candidates if one.refused
+        found[candidate.entry.key16]: candidate.difference
+        for candidate in resolution.candidates
+        if candidate.refused
     }
     assert refused == {
         "none": "max_loras does not apply to it, asked for at least 1; max_lora_rank does not apply to it, asked "

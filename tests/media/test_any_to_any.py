@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A package that reads images and recordings in one prompt, against transformers' processor and `generate`.
 
-`test_media_recipes` compares the programs of every recipe; what is here is of one.
+`test_media_recipes` compares the programs of every recipe; this module tests sessions of two.
 """
 
 import base64
@@ -50,7 +50,7 @@ TEMPLATE = (
     "{% for one in messages[0].content %}{% if one.type == 'text' %}{{ one.text }}{% elif one.type == 'image' %}"
     f"{IMAGE} {{% else %}}{AUDIO} {{% endif %}}{{% endfor %}}"
 )
-#: Prompts, and how many pictures and sounds each has: in both orders, several of both, one kind, none.
+#: Prompts, and the numbers of their images and recordings: in both orders, several of both, one kind, none.
 PROMPTS = {
     f"w7 {IMAGE} w3 {AUDIO} w4 w5": (1, 1),
     f"{AUDIO} w3 {IMAGE} w4": (1, 1),
@@ -156,11 +156,11 @@ def test_the_command_answers_as_generate(
 def test_an_image_is_located_by_the_token_before_it(omni: Omni, session: AnyToAnySession) -> None:
     with pytest.raises(GenerationError, match=r"for images without '<\|vision_bos\|>' before it"):
         session.request("<|IMAGE|> w3 w4", images=[pixels(1)])
-    assert session.eos_token_ids == {EOS}  # which the tokenizer alone says
+    assert session.eos_token_ids == {EOS}  # set by the tokenizer alone
 
 
 def test_requests_do_not_share_images_or_audio(session: AnyToAnySession) -> None:
-    """A prompt that differs in its image alone, or in its recording alone, takes up nothing that depends on that."""
+    """The prefix cache ends before the first image or recording that differs."""
     text = f"w7 {IMAGE} w3 {AUDIO} " + "w4 " * 20
 
     def request(image: int, audio: int) -> Any:
@@ -171,7 +171,7 @@ def test_requests_do_not_share_images_or_audio(session: AnyToAnySession) -> None
     assert again.token_ids == first.token_ids
     assert again.reused_tokens > behind.reused_tokens > other.reused_tokens == 0
     assert len({tuple(one.token_ids) for one in (first, behind, other)}) == 3
-    # The pictures were read, of three prompts, twice; so were the sounds.
+    # Of the images of four prompts two were encoded, as were two of the recordings: equal ones are cached.
     assert [reader.read for reader in session.readers] == [2, 2]
 
 
@@ -199,7 +199,7 @@ def test_a_server_takes_images_and_audio_in_one_prompt(
 
 
 def test_gemma_4_answers_as_transformers_processor_and_generate(tmp_path: Path) -> None:
-    """Tokens of an image see one another, those of a recording do not."""
+    """Tokens of an image attend to one another, those of a recording do not."""
     own = parity.all_cases()["gemma4-base"]
     case = replace(own, recipe=for_task(recipe_for(own.config), "any-to-any"))
     subject = parity.Subject(case.config, case.recipe)
@@ -272,7 +272,7 @@ def test_a_checkpoint_without_an_audio_encoder_is_refused(tmp_path: Path) -> Non
             resolve.check(checkpoint, Request(task=task))
 
 
-def test_places_are_counted_by_kind(session: AnyToAnySession) -> None:
+def test_placeholders_of_each_kind_must_match_the_media(session: AnyToAnySession) -> None:
     with pytest.raises(
         GenerationError, match="has 0 places for recordings, and there are 1 recordings"
     ):
@@ -281,14 +281,14 @@ def test_places_are_counted_by_kind(session: AnyToAnySession) -> None:
         session.request(f"{IMAGE} {AUDIO}", audio=[recording(1)])
 
 
-def test_other_targets_and_a_package_apart_are_refused(omni: Omni) -> None:
+def test_other_targets_and_prefill_only_packages_are_refused(omni: Omni) -> None:
     with pytest.raises(PlanError, match="reads images and audio in one prompt, which programs"):
         omni.build(target="qaic")
     with pytest.raises(PlanError, match="encoded audio and other texts"):
         omni.build(prefill_only=True)
 
 
-def test_a_prompt_of_both_is_measured(omni: Omni) -> None:
+def test_bench_measures_a_prompt_with_an_image_and_a_recording(omni: Omni) -> None:
     sizes = {"prompt_lens": [4], "batch_sizes": [1], "generation_len": 2}
     (case,) = bench.plan(omni.package, **sizes, threads=1)
     found = asdict(bench_case.measure(omni.package, case, 1))

@@ -132,8 +132,8 @@ def saved(folder: Path) -> tuple[Path, GraniteSpeechProcessor]:
     adapter = checkpoint / "adapter_model.safetensors"
     inner = "language_model."
     old = {
-        name.replace(f"model.{inner}", f"{inner}model."): one
-        for name, one in load_file(adapter).items()
+        name.replace(f"model.{inner}", f"{inner}model."): value
+        for name, value in load_file(adapter).items()
     }
     save_file(old, adapter, metadata={"format": "pt"})
     return checkpoint, processor
@@ -189,5 +189,5 @@ def test_the_reference_has_the_adapter_once(tmp_path: Path) -> None:
     shutil.copy(checkpoint / "adapter_model.safetensors", tmp_path)
     apart = {**settings, "adapters": [{"folder": str(tmp_path), "weight": 1.0}]}
     logits.append(load_model(apart, "audio-text-to-text", None)(input_ids=tokens).logits)
-    for one in logits[1:]:
-        torch.testing.assert_close(one, logits[0], atol=1e-4, rtol=1e-4)
+    for logit in logits[1:]:
+        torch.testing.assert_close(logit, logits[0], atol=1e-4, rtol=1e-4)

@@ -30,7 +30,7 @@ from qeff_zoo.validation.trial.sample_audio import voice
 
 pytestmark = pytest.mark.turns(3)
 
-RECIPES = [one for one in list_recipes() if NAME in contract.tasks_of(one)]
+RECIPES = [recipe for recipe in list_recipes() if NAME in contract.tasks_of(recipe)]
 #: Recipes that are compared in any case: norms over groups, squeezed frames, frames of features.
 TRACED = ("wav2vec2", "sew", "sew-d", "wav2vec2-bert")
 RATE = 16_000
@@ -122,8 +122,8 @@ def test_the_command_prints_scores(
     assert all(shown.count(text) for text in (*paths, "yes", "no", "stop"))
     assert main(["run", str(session.folder), *paths, "--json"]) == 0
     outputs = json.loads(capsys.readouterr().out)["outputs"]
-    assert [one["audio"] for one in outputs] == paths
-    assert sum(one["score"] for one in outputs[0]["scores"]) == pytest.approx(1)
+    assert [output["audio"] for output in outputs] == paths
+    assert sum(score["score"] for score in outputs[0]["scores"]) == pytest.approx(1)
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,7 @@ def reference_output(
     )
     model = AutoModelForMultimodalLM.from_pretrained(checkpoint)
     frames = made["attention_mask"].sum(1).tolist()
-    rows = iter([(((one - 1) // 2 + 1) - 2) // 2 + 1 for one in frames])  # Qwen2AudioProcessor
+    rows = iter([(((frame - 1) // 2 + 1) - 2) // 2 + 1 for frame in frames])  # Qwen2AudioProcessor
     tokens = [new for one in prompt for new in ([200] * next(rows) if one == 200 else [one])]
     found = model.generate(
         input_ids=torch.tensor([tokens]),

@@ -105,7 +105,7 @@ def test_answers_are_those_of_transformers_processor_and_generate(
         )
         with torch.no_grad():
             right = model.generate(
-                **{key: one for key, one in prepared.items() if key != "num_audio_tokens"},
+                **{key: array for key, array in prepared.items() if key != "num_audio_tokens"},
                 max_new_tokens=8, do_sample=False, eos_token_id=None,
             )  # fmt: skip
         (found,) = session.generate(PROMPTS[name], audio=[given], generation_len=8, ignore_eos=True)

@@ -55,7 +55,7 @@ def processed(prompts: list[tuple[list[int], list[tuple[int, int]]]]) -> dict[st
     shown = [[Image.fromarray(drawn(size)) for size in sizes] for _, sizes in prompts]
     found = dict(kind(shown, return_tensors="pt"))
     tokens = [one for one, _ in prompts]
-    places = [processing.get_cross_attention_token_mask(one, IMAGE) for one in tokens]
+    places = [processing.get_cross_attention_token_mask(token, IMAGE) for token in tokens]
     found["cross_attention_mask"] = torch.from_numpy(
         processing.convert_sparse_cross_attention_mask_to_dense(
             places, found.pop("num_tiles"), kind.max_image_tiles, len(tokens[0])

@@ -37,7 +37,7 @@ from qeff_zoo.validation.content.image_arrays import AWKWARD, difference
 
 pytestmark = pytest.mark.turns(3)
 
-RECIPES = [one for one in registry.list_recipes() if one.task == contract.DEPTH_ESTIMATION]
+RECIPES = [recipe for recipe in registry.list_recipes() if recipe.task == contract.DEPTH_ESTIMATION]
 #: (width, height) of images: the second and third share a call.
 SIZES = ((61, 93), (120, 37), (120, 37), (40, 40))
 
@@ -245,7 +245,7 @@ def test_each_image_has_the_depths_of_its_own_domain() -> None:
         logits = model(pixels).domain_logits
         middle = (logits[:, 0] - logits[:, 1]).sort().values[2:4].mean()
         model.metric_head.mlp_classifier.linear2.bias[1] += middle  # so that both domains occur
-        alone = [model(one[None]) for one in pixels]
+        alone = [model(pixel[None]) for pixel in pixels]
         assert {int(one.domain_logits.argmax()) for one in alone} == {0, 1}
         assert zoe_depth.apply(model) == 2
         together = model(pixels).predicted_depth

@@ -58,11 +58,11 @@ class SubModels:
         marker = self.answers.media_tokens.placeholder
         ids = [one for token in tokens for one in [token] * (ROWS if token == marker else 1)]
         settings: dict[str, Any] = {
-            name: torch.from_numpy(np.concatenate([one[name] for one in images]))
+            name: torch.from_numpy(np.concatenate([image[name] for image in images]))
             for name in (images[0] if images else ())
         }
         if settings:
-            settings["mm_token_type_ids"] = torch.tensor([[int(one == marker) for one in ids]])
+            settings["mm_token_type_ids"] = torch.tensor([[int(token == marker) for token in ids]])
         made = model.generate(
             input_ids=torch.tensor([ids]),
             attention_mask=torch.ones(1, len(ids), dtype=torch.long),
@@ -88,8 +88,8 @@ def test_together_they_answer_as_hugging_face(
     halves: SubModels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Images that calls cut, several in a prompt and none, rows that decode together, rotary positions that lag."""
-    assert [one.role for one in halves.prefill.programs] == ["language", "vision"]
-    assert [one.role for one in halves.decode.programs] == ["language"]
+    assert [program.role for program in halves.prefill.programs] == ["language", "vision"]
+    assert [program.role for program in halves.decode.programs] == ["language"]
     answers, marker = halves.answers, halves.answers.media_tokens.placeholder
     one, other = halves.image(1), halves.image(2)
     requested: list[tuple[list[int], list[dict[str, Any]]]] = [

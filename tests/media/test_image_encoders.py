@@ -29,7 +29,9 @@ from qeff_zoo.validation.trial import sample_images
 
 pytestmark = pytest.mark.turns(2)
 
-IMAGE_RECIPES = [one for one in registry.list_recipes() if contract.find(one.task).role == "vision"]
+IMAGE_RECIPES = [
+    recipe for recipe in registry.list_recipes() if contract.find(recipe.task).role == "vision"
+]
 #: Graphs that are compared in any case: attention and convolutions, with a head and without. `validate MODEL_TYPE`
 #: tried all of them when their evidence was recorded, and test_models.py sees to it that it is of what is there.
 TRACED = [
@@ -185,7 +187,7 @@ def test_run_shows_labels_and_scores(
     assert cli.main(["run", package, "--image", str(path), "--json"]) == 0
     (output,) = json.loads(capsys.readouterr().out)["outputs"]
     assert output["image"] == str(path)
-    scores = [one["score"] for one in output["scores"]]
+    scores = [score["score"] for score in output["scores"]]
     assert shown.count("LABEL_") == 2 * len(scores) > 2
     assert scores == sorted(scores, reverse=True)
     assert abs(sum(scores) - 1) < 1e-5
@@ -223,7 +225,7 @@ def test_embeddings_are_printed(
     assert "cosine" in capsys.readouterr().out
     assert cli.main(["run", str(built.package.path), *arguments, "--json"]) == 0
     outputs = json.loads(capsys.readouterr().out)["outputs"]
-    assert [one["image"] for one in outputs] == paths
+    assert [output["image"] for output in outputs] == paths
     assert len(outputs[0]["embedding"]) == 64
 
 

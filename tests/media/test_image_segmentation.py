@@ -41,7 +41,7 @@ from qeff_zoo.validation.content.image_arrays import AWKWARD, difference
 pytestmark = pytest.mark.turns(3)
 
 TASK = contract.IMAGE_SEGMENTATION
-RECIPES = [one for one in registry.list_recipes() if TASK in contract.tasks_of(one)]
+RECIPES = [recipe for recipe in registry.list_recipes() if TASK in contract.tasks_of(recipe)]
 #: (width, height) of images: the second and third share a call.
 SIZES = ((61, 93), (120, 37), (120, 37), (40, 40))
 #: Thresholds at which tiny models, whose weights are random, have segments.
@@ -130,11 +130,14 @@ def test_segments_are_those_of_the_pipeline(model_type: str, variant: str, make:
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.model_type)
 def test_classes_that_segment_select_the_task(recipe: Any) -> None:
-    found = {one: contract.task_of(one, recipe) for one in recipe.architectures}
+    found = {
+        architecture: contract.task_of(architecture, recipe)
+        for architecture in recipe.architectures
+    }
     segment = [one for one in found if "Segmentation" in one]
     assert segment
     assert {found[one] for one in segment} == {TASK}
-    assert all(task != TASK for one, task in found.items() if one not in segment)
+    assert all(task != TASK for name, task in found.items() if name not in segment)
 
 
 # --- rules -----------------------------------------------------------------------------------------
@@ -192,9 +195,9 @@ def outputs_of(
 @pytest.mark.parametrize(
     ("processor", "subtask", "threshold"),
     [
-        (one, kind, threshold)
-        for one in RULES
-        for kind in subtasks_of(one)
+        (rule, kind, threshold)
+        for rule in RULES
+        for kind in subtasks_of(rule)
         for threshold in ([0] if kind == "semantic" else [0, 0.5, 0.9, 1])
     ],
 )
@@ -216,9 +219,9 @@ def test_segments_are_those_of_transformers_processors(
         result = method(right, target_sizes=[size], **given)[0]
         expected, infos = result["segmentation"], result["segments_info"]
         assert [(number, label) for number, label, _ in found] == [
-            (one["id"], one["label_id"]) for one in infos
+            (info["id"], info["label_id"]) for info in infos
         ]
-        scores = [one["score"] for one in infos]
+        scores = [info["score"] for info in infos]
         assert [score for *_, score in found] == pytest.approx(scores, abs=2e-6)
         assert found or threshold > 0.5 or min(size) < 10
     assert np.count_nonzero(made != expected.numpy()) <= made.size // 1000

@@ -120,7 +120,7 @@ def test_images_of_steps_in_between_are_streamed(url: str, session: Any) -> None
     images = [pixels_of(base64.b64decode(one["b64_json"])) for one in found]
     whole = session.draw(PROMPT, seed=5, steps=6).pixels
     assert np.array_equal(images[2], whole)
-    assert all((one != whole).any() for one in images[:2])
+    assert all((image != whole).any() for image in images[:2])
 
 
 def png(pixels: Any) -> bytes:
@@ -248,7 +248,7 @@ def test_a_form_is_refused_before_anything_is_decoded(
     monkeypatch.setattr("qeff_zoo.tasks.diffusion.endpoints.prepare_files", None)
     image, _ = image_and_mask()
     known = {"IMAGE": png(image), "SMALL": png(image[:8, :8])}
-    contents = {name: known.get(one, one) for name, one in files.items()}
+    contents = {name: known.get(file, file) for name, file in files.items()}
     form = httpx.Request(
         "POST",
         "http://localhost",
@@ -257,7 +257,7 @@ def test_a_form_is_refused_before_anything_is_decoded(
     )
     if not contents:
         form = httpx.Request(
-            "POST", "http://localhost", files={name: (None, one) for name, one in {
+            "POST", "http://localhost", files={name: (None, value) for name, value in {
                 "model": MODEL, "prompt": "a", **changes}.items()}
         )  # fmt: skip
     status, answer = post(

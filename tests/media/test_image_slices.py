@@ -116,7 +116,7 @@ def test_prompts_are_written_as_by_transformers(use_image_id: bool) -> None:
     session: Any = written(opened()[1], use_image_id)
     random = np.random.default_rng(0)
     photos = [random.integers(0, 256, (*size, 3), np.uint8) for size in ((60, 60), (20, 20))]
-    made = [session.prepare(one) for one in photos]
+    made = [session.prepare(photo) for photo in photos]
     assert [len(one["target_sizes"]) for one in made] == [5, 1]
     settings = SimpleNamespace(
         **{**TOKENS, "image_token": "<pad>", "slice_mode": True},
@@ -211,7 +211,7 @@ def test_answers_about_videos_are_those_of_generate(use_image_id: bool, tmp_path
         whole = whole.replace(mark, one)
     ids = session.tokenizer.encode(whole, special_tokens=False)
     request = session.request(text, images=[image], videos=video_inputs, generation_len=6)
-    assert [*request.prompt] == [200 if one == 201 else one for one in ids]
+    assert [*request.prompt] == [200 if token == 201 else token for token in ids]
     arrays = {name: torch.from_numpy(array) for name, array in given.items() if "grids" not in name}
     arrays |= {name: torch.from_numpy(shown[name]) for name in ("pixel_values", "target_sizes")}
     choices = {"max_new_tokens": 6, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}

@@ -52,7 +52,7 @@ def photo(seed: int) -> Image.Image:
 def expected(subject: parity.Subject, text: str, images: list[Any], instruction: str) -> Any:
     """Return the normalized last state of transformers' model for what its processor returns."""
     reference = processors.load(subject.folder / "checkpoint")
-    content = [{"type": "image", "image": one} for one in images]
+    content = [{"type": "image", "image": image} for image in images]
     content += [{"type": "text", "text": text}] if text else []
     system = {"role": "system", "content": [{"type": "text", "text": instruction}]}
     given = reference.apply_chat_template(

@@ -33,7 +33,7 @@ from qeff_zoo.validation.content.image_arrays import AWKWARD, difference
 
 pytestmark = pytest.mark.turns(2)
 
-RECIPES = [one for one in registry.list_recipes() if one.task == NAME]
+RECIPES = [recipe for recipe in registry.list_recipes() if recipe.task == NAME]
 #: (width, height) of images: the second and third share a call; the fourth has whole windows, the last fewer than one.
 SIZES = ((21, 33), (40, 17), (40, 17), (24, 24), (5, 3))
 

@@ -129,18 +129,18 @@ def steps_of(of: Subject, tokens: torch.Tensor) -> Iterator[tuple[int, int, Arra
     more = [read["attention_mask"]] if of.recipe.image_prompt else []
     sizes = {"ctx_len": 24, "batch_size": 2, "encoder_ctx_len": made[0].shape[2]}
     memory = {
-        one.name: torch.zeros([sizes.get(size, size) for size in one.axes])  # type: ignore[call-overload]
-        for one in states
+        state.name: torch.zeros([sizes.get(size, size) for size in state.axes])  # type: ignore[call-overload]
+        for state in states
     }
-    memory |= dict(zip([one.name for one in states if not one.written], made, strict=True))
+    memory |= dict(zip([state.name for state in states if not state.written], made, strict=True))
     for spans in SPANS:
         width = max(stop - start for start, stop in spans)
         ids, positions = torch.zeros(2, width, dtype=torch.long), torch.full((2, width), -1)
         for row, (start, stop) in enumerate(spans):
             ids[row, : stop - start] = tokens[row, start:stop]
             positions[row, : stop - start] = torch.arange(start, stop)
-        logits, *after = step(ids, positions, [memory[one.name] for one in states], more=more)
-        memory |= dict(zip([one.name for one in states if one.written], after, strict=True))
+        logits, *after = step(ids, positions, [memory[state.name] for state in states], more=more)
+        memory |= dict(zip([state.name for state in states if state.written], after, strict=True))
         for row, (_, stop) in enumerate(spans):
             yield row, stop - 1, logits[row, 0].numpy()
 
@@ -172,14 +172,14 @@ def _blind(model: Any) -> None:
 
 
 def _unseen(model: Any) -> None:
-    for one in model.git.visual_projection.parameters():
-        one.zero_()
+    for parameter in model.git.visual_projection.parameters():
+        parameter.zero_()
 
 
 def _regrouped(model: Any) -> None:
-    for one in model.modules():
-        if hasattr(one, "groups") and hasattr(one, "qkv"):
-            one.groups //= 2
+    for module in model.modules():
+        if hasattr(module, "groups") and hasattr(module, "qkv"):
+            module.groups //= 2
 
 
 def _turned(model: Any) -> None:
@@ -241,7 +241,12 @@ def written(folder: Path, tiny: int, **said: Any) -> Path:
 
 def taught(folder: Path) -> Path:
     """Write a tokenizer into a checkpoint."""
-    words = {"<s>": BOS, "<pad>": PAD, "</s>": EOS, **{f"w{one}": one for one in range(3, 250)}}
+    words = {
+        "<s>": BOS,
+        "<pad>": PAD,
+        "</s>": EOS,
+        **{f"w{number}": number for number in range(3, 250)},
+    }
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="w3"))
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
     tokenizer.add_special_tokens(["<s>", "<pad>", "</s>", *TAGS])
@@ -398,7 +403,7 @@ def test_an_engine_streams_and_a_preempted_request_encodes_its_image_again(
         scheduler.submit(*answers[2:])
         while scheduler.step():
             pass
-    assert [one.token_ids for one in answers] == wanted
+    assert [answer.token_ids for answer in answers] == wanted
 
 
 def test_run_describes_images(
@@ -519,9 +524,19 @@ def florence(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any, Any]:
     (made / "generation_config.json").write_text(
         json.dumps({**settings, "eos_token_id": EOS, "pad_token_id": PAD})
     )
-    words = sorted({word for one in recipe.image_prompt.questions.values() for word in one.split()})
+    words = sorted(
+        {word for question in recipe.image_prompt.questions.values() for word in question.split()}
+    )
     known = dict.fromkeys(
-        ["<s>", "<pad>", "</s>", "<unk>", *words, "<loc_1>", *(f"w{one}" for one in range(160))]
+        [
+            "<s>",
+            "<pad>",
+            "</s>",
+            "<unk>",
+            *words,
+            "<loc_1>",
+            *(f"w{number}" for number in range(160)),
+        ]
     )
     ids = {word: number for number, word in enumerate([*known][:256])} | {"<image>": 256}
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(ids, unk_token="<unk>"))
@@ -619,7 +634,7 @@ def test_a_server_describes_the_image_of_a_chat(
     with Engine(session) as engine, running(engine) as url, connect(url) as client:
         before = figures(url)
         answer = chat(client, messages=[user(part(files[0]))], max_tokens=None, n=2)
-        assert [one.message.content for one in answer.choices] == [plain.text] * 2
+        assert [choice.message.content for choice in answer.choices] == [plain.text] * 2
         assert (answer.usage.prompt_tokens, answer.choices[0].finish_reason) == (1, "stop")
         requested = {
             "messages": [user(part(files[0]), {"type": "text", "text": begun})],

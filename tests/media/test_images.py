@@ -116,7 +116,11 @@ def photo(tmp_path: Path) -> Path:
 
 
 def image_of(session: ImageTextToTextSession, seed: int) -> dict[str, Any]:
-    shape = [one for one in session.reader.program.inputs["pixel_values"].shape if one != "patches"]
+    shape = [
+        length
+        for length in session.reader.program.inputs["pixel_values"].shape
+        if length != "patches"
+    ]
     grid = {}
     if session.reader.patch_geometry:
         grid, shape = {"image_grid_thw": np.array([[1, 4, 6]])}, [24, *shape]
@@ -165,7 +169,9 @@ def test_one_specialization_reads_images_of_every_shape(session: ImageTextToText
     random, found = np.random.default_rng(0), set[tuple[int, ...]]()
     for height, width in ((2, 2), (4, 6), (6, 4), (2, 12)):
         shape = [
-            one for one in session.reader.program.inputs["pixel_values"].shape if one != "patches"
+            length
+            for length in session.reader.program.inputs["pixel_values"].shape
+            if length != "patches"
         ]
         pixels = random.standard_normal([height * width, *shape], np.float32)
         recorded = {"pixel_values": pixels, "image_grid_thw": np.array([[1, height, width]])}
@@ -335,7 +341,9 @@ def test_programs_of_fixed_sizes_get_the_sizes_of_images(built: tuple[Package, P
         return pipeline.make_plan(str(built[1]), Request(target=target, **asked))[1]
 
     *_, usual = plan().programs
-    assert [one["symbols"]["patches"] for one in usual.specializations] == ["1024"]
+    assert [specialization["symbols"]["patches"] for specialization in usual.specializations] == [
+        "1024"
+    ]
     small, large = plan(image_size=("20x33", "8x16")).programs[-1].specializations
     # Windows are of 2 x 2 rows of features: a picture of 15 rows may be one line of them.
     assert (

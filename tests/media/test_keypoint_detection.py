@@ -30,7 +30,7 @@ from qeff_zoo.validation.content.image_arrays import AWKWARD, difference
 pytest.importorskip("scipy")
 pytestmark = pytest.mark.turns(2)
 
-RECIPES = [one for one in registry.list_recipes() if one.task == NAME]
+RECIPES = [recipe for recipe in registry.list_recipes() if recipe.task == NAME]
 #: (width, height) of images, and boxes of people in them: within, beyond an edge, and of parts of pixels.
 SIZES = ((120, 93), (37, 120))
 BOXES = [
@@ -80,10 +80,12 @@ def require_same(made: Any, expected: list[dict[str, Any]], labels: Any, within:
     """Compare the poses of an image with transformers'."""
     assert len(made) == len(expected)
     for pose, right in zip(made, expected, strict=True):
-        assert [one.label for one in pose.keypoints] == [labels[one] for one in right["labels"]]
-        scores = np.array([one.score for one in pose.keypoints])
+        assert [keypoint.label for keypoint in pose.keypoints] == [
+            labels[label] for label in right["labels"]
+        ]
+        scores = np.array([keypoint.score for keypoint in pose.keypoints])
         assert np.allclose(scores, right["scores"].numpy(), atol=1e-4)
-        places = np.array([(one.x, one.y) for one in pose.keypoints]).reshape(-1, 2)
+        places = np.array([(keypoint.x, keypoint.y) for keypoint in pose.keypoints]).reshape(-1, 2)
         assert np.abs(places - right["keypoints"].numpy()).max(initial=0) <= within
 
 
@@ -116,7 +118,9 @@ def test_experts_of_each_data_set_compute(make: Make) -> None:
 
 def test_a_threshold_leaves_out_keypoints(vitpose: Built) -> None:
     session = opened(vitpose)
-    scores = sorted(one.score for one in session.detect(vitpose.images, BOXES)[0][0].keypoints)
+    scores = sorted(
+        keypoint.score for keypoint in session.detect(vitpose.images, BOXES)[0][0].keypoints
+    )
     between = float(np.clip((scores[2] + scores[3]) / 2, 0, 1))
     found = session.detect(vitpose.images, BOXES, threshold=between)
     for made, right in zip(found, vitpose.expected(between), strict=True):
@@ -238,7 +242,7 @@ def test_run_prints_and_draws_keypoints(
     assert output["image"] == str(image)
     expected = vitpose.expected()[0]
     for pose, right in zip(output["poses"], expected, strict=True):
-        places = np.array([(one["x"], one["y"]) for one in pose["keypoints"]])
+        places = np.array([(keypoint["x"], keypoint["y"]) for keypoint in pose["keypoints"]])
         assert np.allclose(places, right["keypoints"].numpy(), atol=0.05)
 
 

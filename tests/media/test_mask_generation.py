@@ -64,7 +64,8 @@ class Built(BuiltModel):
         inputs = process(image, return_tensors="pt", **given)
         sizes = inputs.pop("original_sizes"), inputs.pop("reshaped_input_sizes")
         narrow = {
-            name: one.float() if one.is_floating_point() else one for name, one in inputs.items()
+            name: array.float() if array.is_floating_point() else array
+            for name, array in inputs.items()
         }
         with torch.no_grad():
             outputs = model(**narrow, multimask_output=several)
@@ -115,7 +116,7 @@ def test_an_image_is_encoded_once_for_many_prompts(
     alone = [session.segment(image, [prompt])[0] for prompt in PROMPTS.values()]
     assert len(encoded) == 1
     for some, others in zip(together, alone, strict=True):
-        assert [one.score for one in some] == [one.score for one in others]
+        assert [one.score for one in some] == [other.score for other in others]
     assert len({some[0].score for some in together}) == len(PROMPTS)
 
 

@@ -158,8 +158,8 @@ def test_parts_of_idefics_2_stand_between_tokens(prompt: str, tmp_path: Path) ->
     size = {"height": 14, "width": 21}
     tiles = [np.zeros((1, 5, 3, *size.values()), np.float32)] * len(pixels)
     given = [
-        {"pixel_values": one, "pixel_attention_mask": np.ones((1, 5, *size.values()), np.int64)}
-        for one in tiles
+        {"pixel_values": tile, "pixel_attention_mask": np.ones((1, 5, *size.values()), np.int64)}
+        for tile in tiles
     ]
     made = session.request(prompt, images=given, generation_len=1)
     assert list(made.prompt) == right["input_ids"][0].tolist()

@@ -36,7 +36,7 @@ from qeff_zoo.validation.content.image_arrays import AWKWARD, difference
 
 pytestmark = pytest.mark.turns(2)
 
-RECIPES = [one for one in registry.list_recipes() if one.task == contract.OBJECT_DETECTION]
+RECIPES = [recipe for recipe in registry.list_recipes() if recipe.task == contract.OBJECT_DETECTION]
 #: (width, height) of images: the second and third share a call.
 SIZES = ((61, 93), (120, 37), (120, 37), (40, 40))
 

@@ -57,7 +57,7 @@ class Prepared:
         self.options: dict[str, Any] = {}
 
     def __call__(self, videos: Any, **options: Any) -> dict[str, Any]:
-        made = [self.session.prepare_video(one) for one in videos]
+        made = [self.session.prepare_video(video) for video in videos]
         self.options = options
         names = {"pixel_values_videos": "pixel_values", "video_grid_thw": "image_grid_thw"}
         return {

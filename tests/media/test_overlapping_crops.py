@@ -156,7 +156,7 @@ def test_placeholders_equal_those_of_transformers(output: dict[str, Any]) -> Non
     }
     names["low_res_image_start_token_id"] = "<low_res_im_start>"
     assert (
-        "".join("<im_patch>" * one if isinstance(one, int) else names[one] for one in parts)
+        "".join("<im_patch>" * part if isinstance(part, int) else names[part] for part in parts)
         == expected
     )
 
@@ -229,8 +229,8 @@ def test_states_of_images_are_not_shared(session: ImageTextToTextSession) -> Non
     made.append(session.request(texts[0], images=[IMAGE, IMAGE[:, :20]]).spans)
     assert None not in made
     spans: list[Any] = made
-    assert len({one.name(1, 6) for one in spans}) == 3
-    assert {one.name(0, 2) for one in spans} == {b""}
+    assert len({span.name(1, 6) for span in spans}) == 3
+    assert {span.name(0, 2) for span in spans} == {b""}
     assert spans[0].name(3, 6) == spans[0].name(20, 24)
 
 
@@ -335,7 +335,7 @@ def test_frames_are_written_as_by_transformers(output: dict[str, Any]) -> None:
         "image_col_id": "<im_col>", "image_start_token_id": "<im_start>", "image_end_token_id": "<im_end>",
         "frame_start_token_id": "<frame_start>", "frame_end_token_id": "<frame_end>",
     }  # fmt: skip
-    written = ("<im_patch>" * one if isinstance(one, int) else names[one] for one in parts)
+    written = ("<im_patch>" * part if isinstance(part, int) else names[part] for part in parts)
     assert "".join(("0.5 ", *written)) == expected
 
 

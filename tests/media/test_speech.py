@@ -59,7 +59,7 @@ from qeff_zoo.validation.trial.sample_audio import voice
 pytestmark = pytest.mark.turns(2)
 
 __all__ = ["checkpoint", "model", "package", "rt", "session"]
-RECIPES = [one for one in list_recipes() if one.task == "automatic-speech-recognition"]
+RECIPES = [recipe for recipe in list_recipes() if recipe.task == "automatic-speech-recognition"]
 CASES = {
     f"{recipe.model_type}-{tiny.name}": (recipe, tiny) for recipe in RECIPES for tiny in recipe.tiny
 }
@@ -212,7 +212,7 @@ def test_cards_label_frames_as_hugging_face_does(
 def test_several_of_different_lengths_are_each_as_alone(session: CtcSession) -> None:
     recordings = [voice(length, RATE, length) for length in (3000, 20_000, 1200)]
     together = session.transcribe(recordings)
-    assert together == [session.transcribe(one)[0] for one in recordings]
+    assert together == [session.transcribe(recording)[0] for recording in recordings]
 
 
 def test_silence_and_a_click_are_text_without_words(session: CtcSession) -> None:
@@ -365,7 +365,7 @@ def test_text_and_times_of_pieces_are_of_the_models_labels(
     folder = tiny_models.make(recipe, recipe.tiny[0], tmp_path / name)
     pieces = [f"\u2581w{at}" if at % 2 else f"x{at}" for at in range(37)]
     pieces[blank] = "<pad>"
-    vocab = {one: at for at, one in enumerate(pieces)}
+    vocab = {piece: at for at, piece in enumerate(pieces)}
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocab, unk_token="x2"))
     tokenizer.decoder = tokenizers.decoders.Metaspace()
     tokenizer.add_special_tokens(["<pad>"])
@@ -383,7 +383,7 @@ def test_text_and_times_of_pieces_are_of_the_models_labels(
             (0, 1)
         )  # else one label is the likeliest of all frames
         labels = reference(**audio).logits[0].argmax(-1).tolist()
-    begun = [at for at, one in enumerate(labels) if [one] != labels[at - 1 : at]]
+    begun = [at for at, label in enumerate(labels) if [label] != labels[at - 1 : at]]
     kept = [labels[at] for at in begun if labels[at] != blank]
     (found,) = session.transcribe(recording)
     assert found.text == tokenizer.decode(kept).strip()

@@ -92,7 +92,7 @@ pytestmark = pytest.mark.turns(3)
 
 __all__ = ["checkpoint", "model", "rt", "session", "whole"]
 RATE = 16_000
-RECIPES = [one for one in list_recipes() if one.task == "speech-seq2seq"]
+RECIPES = [recipe for recipe in list_recipes() if recipe.task == "speech-seq2seq"]
 CASES = {
     f"{recipe.model_type}-{tiny.name}": (recipe, tiny) for recipe in RECIPES for tiny in recipe.tiny
 }
@@ -124,12 +124,14 @@ def assert_same(found: Transcription, answer: Mapping[str, Any]) -> None:
     spoken, behind = segments[: len(found.segments)], segments[len(found.segments) :]
     assert all(one["start"] >= found.seconds for one in behind)
     tokens = [one["tokens"].tolist() for one in spoken]
-    assert [list(one.tokens) for one in found.segments] == tokens
+    assert [list(segment.tokens) for segment in found.segments] == tokens
     assert found.text.split() == [f"w{token}" for part in tokens for token in part if token < EOS]
     ends = [
         min(max(float(one[end]), 0.0), found.seconds) for one in spoken for end in ("start", "end")
     ]
-    assert [at for one in found.segments for at in (one.start, one.end)] == pytest.approx(ends)
+    assert [
+        at for segment in found.segments for at in (segment.start, segment.end)
+    ] == pytest.approx(ends)
 
 
 SHORT, LONG = 14_000, 70_000
@@ -237,7 +239,7 @@ def test_incomplete_files_are_read_as_by_generate(
     name, more = "config.json", {"_from_model_config": True}
     if generation is not None:
         name, more = "generation_config.json", {}
-        known = {key: one for key, one in {**TOKENS, **generation}.items() if one is not None}
+        known = {key: value for key, value in {**TOKENS, **generation}.items() if value is not None}
         (tmp_path / name).write_text(json.dumps(known))
     tokens = SpeechTokens.read(tmp_path, vocab_size=session.decoder.vocab_size)
     monkeypatch.setattr(session, "tokens", tokens)
@@ -252,9 +254,11 @@ def test_incomplete_files_are_read_as_by_generate(
         )
     (found,) = session.transcribe(recording)
     segments = wanted["segments"][0][: len(found.segments)]
-    assert [[*one.tokens] for one in found.segments] == [one["tokens"].tolist() for one in segments]
+    assert [[*segment.tokens] for segment in found.segments] == [
+        segment["tokens"].tolist() for segment in segments
+    ]
     words = [one for part in segments for one in part["tokens"].tolist() if one < EOS]
-    assert found.text.split() == [f"w{one}" for one in words]
+    assert found.text.split() == [f"w{word}" for word in words]
 
 
 WRONG: Mapping[str, tuple[dict[str, Any], str]] = {
@@ -273,7 +277,7 @@ def test_wrong_files_are_refused_by_the_plan(what: str, checkpoint: Path, tmp_pa
     folder = shutil.copytree(checkpoint, tmp_path / "whisper")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "eos_token_id": None}))
-    known = {key: one for key, one in {**TOKENS, **settings}.items() if one is not None}
+    known = {key: value for key, value in {**TOKENS, **settings}.items() if value is not None}
     (folder / "generation_config.json").write_text(json.dumps(known))
     with pytest.raises(PlanError, match=message):
         make_plan(str(folder), Request())
@@ -299,10 +303,10 @@ def test_programs_for_cards_have_the_names_of_qefficient(carded: Path) -> None:
     decoder, encoder, alignment = emulated(carded)["programs"]
     names = [f"past_{what}_{whose}.0" for whose in ("self", "cross") for what in ("key", "value")]
     assert {
-        one["name"]: one["dtype"] for one in decoder["states"] if one["layer"] == 0
+        state["name"]: state["dtype"] for state in decoder["states"] if state["layer"] == 0
     } == dict.fromkeys(names, "float16")
     assert [one["name"] for one in encoder["inputs"]] == ["input_features"]
-    assert [one["name"] for one in encoder["outputs"]][:2] == names[2:]
+    assert [output["name"] for output in encoder["outputs"]][:2] == names[2:]
     assert [one["name"] for one in alignment["inputs"]][:3] == ["input_ids", *names[2:]]
     assert "-split-retained-state-io" in (carded / SCRIPT).read_text()
     halves = (carded / "encoder.custom_io.yaml").read_text()
@@ -402,8 +406,10 @@ def test_times_of_tokens_are_those_of_generate(
     assert len({*wanted}) > len(wanted) / 4
     (plain,) = session.transcribe(recording, language="en", generation_len=12, timestamps=True)
     assert (plain.words, plain.segments) == ((), found.segments)
-    assert " ".join(one.text for one in found.words).replace(" ", "") == found.text.replace(" ", "")
-    assert all(0 <= one.start <= one.end <= found.seconds for one in found.words)
+    assert " ".join(word.text for word in found.words).replace(" ", "") == found.text.replace(
+        " ", ""
+    )
+    assert all(0 <= word.start <= word.end <= found.seconds for word in found.words)
 
 
 def test_the_path_through_weights_is_that_of_transformers() -> None:
@@ -462,7 +468,9 @@ def judged(reference_output: Any, monkeypatch: pytest.MonkeyPatch) -> list[tuple
     def note(self: Any, tokens: Any, outputs: Any, *given: Any) -> Any:
         *_, detectors, _, _, temperature = given
         mean = self._retrieve_avg_logprobs(outputs[0]["scores"], tokens, temperature)
-        silence = next(one for one in detectors if hasattr(one, "no_speech_prob")).no_speech_prob
+        silence = next(
+            detector for detector in detectors if hasattr(detector, "no_speech_prob")
+        ).no_speech_prob
         noted.append((temperature, float(mean), float(silence[0])))
         return judge(self, tokens, outputs, *given)
 
@@ -666,7 +674,7 @@ def test_drawn_tokens_repeat_with_a_seed(session: SpeechSeq2SeqSession) -> None:
 def test_silence_and_a_click_are_written_down_without_harm(session: SpeechSeq2SeqSession) -> None:
     for recording in (np.zeros(8000, np.float32), np.ones(5, np.float32)):
         (found,) = session.transcribe(recording, language="en")
-        assert all(0 <= one.start <= one.end <= found.seconds for one in found.segments)
+        assert all(0 <= segment.start <= segment.end <= found.seconds for segment in found.segments)
 
 
 REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
@@ -776,7 +784,7 @@ def test_bench_measures_a_recording_or_noise(
     (wanted,) = session.transcribe(path, generation_len=7)
     assert run["audio_s"] == LONG / RATE
     assert run["generated_tokens"] == 2 * session.timings.decode_tokens
-    assert run["generated_tokens"] >= 2 * sum(len(one.tokens) for one in wanted.segments)
+    assert run["generated_tokens"] >= 2 * sum(len(segment.tokens) for segment in wanted.segments)
     assert run["total_s"] == pytest.approx(2 * LONG / RATE * run["real_time_factor"])
     decoding = run["generated_tokens"] / run["decode_tokens_per_s"]
     assert 0 < run["ttft_s"] < run["total_s"] > decoding
@@ -901,7 +909,7 @@ def test_the_command_and_the_server_take_audio_of_any_length(
     ):
         given = {"model": MODEL, "file": ("speech.wav", path.read_bytes())}
         answer = client.audio.transcriptions.create(**given, response_format="verbose_json")
-        assert [(one.start, one.end, one.text) for one in answer.segments] == [
+        assert [(segment.start, segment.end, segment.text) for segment in answer.segments] == [
             (0.0, 1.25, wanted.text)
         ]
         assert client.audio.transcriptions.create(**given).text == wanted.text
@@ -931,7 +939,7 @@ def test_qefficients_class_cuts_what_a_processor_padded(whole: Any) -> None:
 def test_pieces_are_text_again(tmp_path: Path) -> None:
     """A tokenizer of SentencePiece's pieces needs no library to be read."""
     pieces = ["<s>", "<pad>", "</s>", "<unk>", "\u2581so", "me", "\u2581thing", "<lang:de>"]
-    (tmp_path / "vocab.json").write_text(json.dumps({one: at for at, one in enumerate(pieces)}))
+    (tmp_path / "vocab.json").write_text(json.dumps({piece: at for at, piece in enumerate(pieces)}))
     companions._convert_pieces(tmp_path)
     found = Tokenizer.find(tmp_path)
     assert found is not None
@@ -948,7 +956,9 @@ def test_qefficients_class_takes_what_a_processor_returns(
     (wanted,) = session.transcribe(recording, choices=choices)
     info = model.generate({"input_features": audio_encoded(checkpoint, recording)}, choices=choices)
     assert info.generated_texts == [wanted.text]
-    assert info.generated_ids == [[token for one in wanted.segments for token in one.tokens]]
+    assert info.generated_ids == [
+        [token for segment in wanted.segments for token in segment.tokens]
+    ]
     assert info.perf_metrics.total_time > info.perf_metrics.prefill_time > 0
     few = model.generate([recording, recording], generation_len=3, choices=choices)
     assert [len(ids) for ids in few.generated_ids] == [3, 3]
@@ -1042,14 +1052,16 @@ def test_every_form_of_a_transcription(
         (one.start, one.end, one.text) for one in wanted.segments
     ]
     judged = ("avg_logprob", "compression_ratio", "no_speech_prob", "temperature")
-    for one, same in zip(whole.segments, wanted.segments, strict=True):
-        assert [getattr(one, name) for name in judged] == [getattr(same, name) for name in judged]
+    for segment, same in zip(whole.segments, wanted.segments, strict=True):
+        assert [getattr(segment, name) for name in judged] == [
+            getattr(same, name) for name in judged
+        ]
     both = send_request(
         client, wave, response_format="verbose_json", timestamp_granularities=["word", "segment"]
     )
     (timed,) = session.transcribe(wave, language="en", word_timestamps=True, **drawn)
-    assert [(one.word, one.start, one.end) for one in both.words] == [
-        (one.text, one.start, one.end) for one in timed.words
+    assert [(word.word, word.start, word.end) for word in both.words] == [
+        (word.text, word.start, word.end) for word in timed.words
     ]
     assert len(both.segments) == len(timed.segments)
     first = wanted.segments[0]
@@ -1059,7 +1071,7 @@ def test_every_form_of_a_transcription(
     vtt = send_request(client, wave, response_format="vtt")
     assert vtt.startswith("WEBVTT\n\n00:00:00.")
     events = list(send_request(client, wave, stream=True))
-    deltas = [one.delta for one in events if one.type == "transcript.text.delta"]
+    deltas = [event.delta for event in events if event.type == "transcript.text.delta"]
     assert " ".join("".join(deltas).split()) == " ".join(
         " ".join(one.text for one in wanted.segments).split()
     )
@@ -1150,7 +1162,7 @@ def test_the_guides_snippet_runs(
     (tmp_path / "openai" / "whisper-tiny").symlink_to(checkpoint)
     monkeypatch.chdir(tmp_path)
     extract = transformers.WhisperFeatureExtractor.from_pretrained(checkpoint)
-    extract.batch_decode = lambda ids: [" ".join(map(str, one)) for one in ids]
+    extract.batch_decode = lambda ids: [" ".join(map(str, token)) for token in ids]
     monkeypatch.setattr(transformers.AutoProcessor, "from_pretrained", lambda _: extract)
 
     def compiled(self: Any, *_: Any) -> str:
@@ -1160,7 +1172,7 @@ def test_the_guides_snippet_runs(
     monkeypatch.setattr(qeff_zoo.QEFFAutoModelForSpeechSeq2Seq, "_compile", compiled)
     exec("\n".join(lines), {"samples": voice(SHORT, RATE, SHORT)})
     (wanted,) = session.transcribe(voice(SHORT, RATE, SHORT))
-    tokens = [token for one in wanted.segments for token in one.tokens]
+    tokens = [token for segment in wanted.segments for token in segment.tokens]
     assert capsys.readouterr().out.split() == [str(token) for token in tokens]
 
 

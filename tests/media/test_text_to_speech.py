@@ -150,12 +150,12 @@ def test_a_call_of_two_texts_has_the_samples_of_each(session: TextToSpeechSessio
     texts = ["the first of them is longer", "second"]
     random = np.random.default_rng(0)
     rows = [session.read(text)[0] for text in texts]
-    noise = [random.standard_normal((len(one), 2), np.float32) for one in rows]
+    noise = [random.standard_normal((len(row), 2), np.float32) for row in rows]
     options = [session.options(seed=0, speaker=number) for number in range(2)]
     priors = session.encode(rows, noise, options)
     frames = [
-        one.frames(one.durations(0.5), lambda shape: np.ones(shape, np.float32), 0.5)
-        for one in priors
+        prior.frames(prior.durations(0.5), lambda shape: np.ones(shape, np.float32), 0.5)
+        for prior in priors
     ]
     waves = session.decode(frames, options)
     for number in range(2):
@@ -193,11 +193,11 @@ def test_tokens_are_those_of_transformers(settings: dict[str, Any], tmp_path: Pa
     small_voice.write_tokenizer(tmp_path, **settings)
     reference, ours = VitsTokenizer.from_pretrained(tmp_path), Characters.find(tmp_path)
     assert ours is not None
-    texts = [one for one in TEXTS if one.isascii() or not settings.get("is_uroman")]
+    texts = [text for text in TEXTS if text.isascii() or not settings.get("is_uroman")]
     if settings.get("split_special_tokens"):  # where transformers speaks a blank of nothing
-        texts = [one for one in texts if ours.encode(one)]
-    assert [ours.encode(one) for one in texts] == [reference(one).input_ids for one in texts]
-    assert sum(bool(ours.encode(one)) for one in texts) >= 5
+        texts = [text for text in texts if ours.encode(text)]
+    assert [ours.encode(text) for text in texts] == [reference(text).input_ids for text in texts]
+    assert sum(bool(ours.encode(text)) for text in texts) >= 5
 
 
 def test_a_text_that_needs_a_missing_package_is_refused(tmp_path: Path) -> None:
@@ -230,7 +230,7 @@ def test_a_long_text_is_spoken_in_parts(session: TextToSpeechSession) -> None:
         encode("four five six,"),
         encode("seven eight nine ten."),
         encode("eleven"),
-    ] or all(len(one) <= 48 for one in parts)
+    ] or all(len(part) <= 48 for part in parts)
     assert len(parts) > 1
     assert session.read(text, by_sentence=True)[0] == encode("one two three.")
     whole = session.synthesize(text, seed=3)[0].audio
@@ -243,8 +243,8 @@ def test_parts_have_the_whole_text() -> None:
     text = "One two. Three, four!\nFive? \u3053\u3093\u3002\u306b\u3061\u306f six-seven"
     for longest in range(10, 60):
         parts = passages.parts_of(text, lambda one: [*map(ord, one)], longest)
-        assert all(0 < len(one) <= longest for one in parts)
-        joined = "".join("".join(map(chr, one)) for one in parts)
+        assert all(0 < len(part) <= longest for part in parts)
+        joined = "".join("".join(map(chr, part)) for part in parts)
         assert joined.replace(" ", "").replace("\n", "") == text.replace(" ", "").replace("\n", "")
 
 
@@ -408,10 +408,10 @@ def test_the_server_streams_sentences(url: str, session: TextToSpeechSession) ->
             got = np.frombuffer(b"".join(answer.iter_bytes())[44:], "<i2") / 32_767
         assert np.abs(got - whole).max() <= 1 / 32_767
         with create(stream_format="sse") as answer:
-            lines = [one for one in answer.iter_lines() if one]
-    events = [json.loads(one.removeprefix("data: ")) for one in lines]
-    assert [one["type"] for one in events] == ["speech.audio.delta"] * 3 + ["speech.audio.done"]
-    data = b"".join(base64.b64decode(one["audio"]) for one in events[:-1])
+            lines = [line for line in answer.iter_lines() if line]
+    events = [json.loads(line.removeprefix("data: ")) for line in lines]
+    assert [event["type"] for event in events] == ["speech.audio.delta"] * 3 + ["speech.audio.done"]
+    data = b"".join(base64.b64decode(event["audio"]) for event in events[:-1])
     assert np.array_equal(np.frombuffer(data[44:], "<i2") / 32_767, got)
     body = {"model": MODEL, "input": text, "response_format": "flac", "stream_format": "sse"}
     status, answer = post(

@@ -254,7 +254,7 @@ def test_a_vision_encoder_reads_an_image(model_type: str) -> None:
     reader: Any = Vision(program, config, 1 << 20, recipe.images)
     process = image_processor({"image_processor_type": CLASSES[model_type], **TINY[model_type]})
     shots = [np.random.default_rng(seed).integers(0, 256, (40, 60, 3), np.uint8) for seed in (1, 2)]
-    first, second = (reader.look(process([one])) for one in shots)
+    first, second = (reader.look(process([shot])) for shot in shots)
     assert reader.measure(process.arrays([blank(40, 60)])).rows == first.rows > 1
     assert first.digest != second.digest
     for name, features in first.features.items():

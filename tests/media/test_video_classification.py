@@ -34,7 +34,7 @@ from qeff_zoo.validation import tiny_models
 
 pytestmark = pytest.mark.turns(3)
 
-RECIPES = [one.model_type for one in registry.list_recipes() if one.task == NAME]
+RECIPES = [recipe.model_type for recipe in registry.list_recipes() if recipe.task == NAME]
 #: Settings of published checkpoints, and the file that has them.
 PUBLISHED: dict[str, tuple[str, dict[str, Any]]] = {
     "videomae": (  # MCG-NJU/videomae-base-finetuned-kinetics
@@ -133,7 +133,7 @@ def test_frames_equal_those_of_transformers_processors(model_type: str, tmp_path
         assert isinstance(process, VivitImageProcessor)
     for size in SIZES:
         frames = video_of(3, sum(size), *size)
-        expected = process([Image.fromarray(one) for one in frames], return_tensors="np")
+        expected = process([Image.fromarray(frame) for frame in frames], return_tensors="np")
         got = ours(np.stack(frames))["pixel_values_videos"]
         np.testing.assert_allclose(got, expected["pixel_values"], atol=1e-6, rtol=0)
 
@@ -145,9 +145,9 @@ def test_scores_equal_those_of_transformers_pipeline(model_type: str, built: Any
     videos = [video_of(made.count + more, more, 40, 52) for more in (0, 1, made.count, 41)]
     for video, scores in zip(videos, session.classify(videos), strict=True):
         expected = made.expected(video)
-        assert [one.label for one in scores] == [one["label"] for one in expected]
+        assert [score.label for score in scores] == [one["label"] for one in expected]
         np.testing.assert_allclose(
-            [one.score for one in scores], [one["score"] for one in expected], atol=1e-5
+            [score.score for score in scores], [one["score"] for one in expected], atol=1e-5
         )
 
 
@@ -162,7 +162,7 @@ def test_run_prints_scores_of_a_file(
     (output,) = json.loads(capsys.readouterr().out)["outputs"]
     assert output["video"] == str(path)
     expected = made.expected(frames)
-    assert [one["label"] for one in output["scores"]] == [one["label"] for one in expected]
+    assert [score["label"] for score in output["scores"]] == [one["label"] for one in expected]
     assert cli.main(command[:-1]) == 0
     assert f"{expected[0]['score']:.4f}" in capsys.readouterr().out
 
@@ -178,8 +178,10 @@ def test_a_short_video_is_refused(built: Any) -> None:
 def test_an_image_is_refused(built: Any, capsys: pytest.CaptureFixture[str]) -> None:
     package = str(built("videomae").package.path)
     assert cli.main(["run", package, "--image", "cat.png"]) == 1
-    error = capsys.readouterr().err
-    assert "--image does not apply to video-classification" in error
+    assert "--image does not apply to video-classification" in capsys.readouterr().err
+
+
+def test_the_example_of_a_command_names_a_video() -> None:
     assert example(NAME) == "--video clip.mp4"
 
 

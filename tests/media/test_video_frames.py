@@ -61,7 +61,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Package, Path]:
     recipe = find_recipe("internvl")
     checkpoint = tiny_models.make(recipe, recipe.tiny[0], folder / "checkpoint")
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    kept = {one: place for place, one in enumerate(letters) if ord(one) < 128}
+    kept = {letter: place for place, letter in enumerate(letters) if ord(letter) < 128}
     tokenizer = Tokenizer(
         models.BPE({**kept, **SPECIAL, "Ġ": 199, "Ċ": 198, "ĊF": 197}, [("Ċ", "F")])
     )
@@ -242,7 +242,7 @@ def test_rows_of_frames_are_fewer_and_end_with_one() -> None:
     count = len(LlavaOnevisionProcessor.replace_video_token(writer, given, 0))
     rows = session.reader.look(shown).rows
     ids = [3, *[200] * rows, 4, *[201] * count, 5]
-    assert [*requested.prompt] == [200 if one == 201 else one for one in ids]
+    assert [*requested.prompt] == [200 if token == 201 else token for token in ids]
     given |= {name: torch.from_numpy(array) for name, array in shown.items()}
     choices = {"max_new_tokens": 6, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
     right = subject.hf.generate(input_ids=torch.tensor([ids]), **given, **choices)
@@ -301,12 +301,12 @@ def written(session: Any, text: str, videos: list[Any], fps: float | None = None
         global_image_token="<global-img>", image_seq_len=4,
     )  # fmt: skip
     every = []
-    for one in videos:
+    for video in videos:
         settings = VideoMetadata(
-            total_num_frames=len(one), fps=fps, frames_indices=[*range(len(one))]
+            total_num_frames=len(video), fps=fps, frames_indices=[*range(len(video))]
         )
         if fps:
-            settings.duration, requested = len(one) / fps, SimpleNamespace(num_frames=3, fps=2)
+            settings.duration, requested = len(video) / fps, SimpleNamespace(num_frames=3, fps=2)
             settings.frames_indices = SmolVLMVideoProcessor.sample_frames(requested, settings)  # type: ignore[arg-type]
         every.append(settings)
     # Shorter videos are filled up.
@@ -333,7 +333,7 @@ def test_texts_around_a_video_are_read_with_what_stands_beside_it(
     requested = session.request(text, images=[image], videos=[shots, others], generation_len=2)
     assert [*requested.prompt] == ids
     pixels = [session.prepare_video(shots), shown, session.prepare_video(others)]
-    every = [one["pixel_values"].reshape(-1, 3, 28, 28) for one in pixels]
+    every = [pixel["pixel_values"].reshape(-1, 3, 28, 28) for pixel in pixels]
     right = model.generate(
         input_ids=torch.tensor([ids]), pixel_values=torch.from_numpy(np.concatenate(every))[None],
         max_new_tokens=6, do_sample=False, eos_token_id=None, pad_token_id=0,
@@ -378,7 +378,7 @@ def test_texts_around_a_video_are_read_with_what_stands_beside_it(
 
 
 def test_numbers_are_written_in_words() -> None:
-    assert {one: _in_words(one) for one in WORDS} == WORDS
+    assert {word: _in_words(word) for word in WORDS} == WORDS
 
 
 @pytest.mark.parametrize(
@@ -406,7 +406,7 @@ def test_frames_have_the_size_of_a_tile(tmp_path: Path) -> None:
         "do_image_splitting": False,
     }
     plain = image_processor({"image_processor_type": "SmolVLMImageProcessor", **given_settings})
-    right = np.concatenate([plain([one])["pixel_values"][0] for one in shots])
+    right = np.concatenate([plain([shot])["pixel_values"][0] for shot in shots])
     np.testing.assert_allclose(found["pixel_values"], right, atol=5e-7)
     assert found["timestamps"].tolist() == [0, 1 / 24]
     assert "duration" not in found

@@ -129,7 +129,7 @@ def test_features_of_frames_are_pooled() -> None:
     named(subject.folder / "checkpoint", "LlavaNextVideo")
     session: Any = session_of(case, subject)
     (image,) = video_of(1, 1, 28, 28)
-    shown = {name: torch.from_numpy(one) for name, one in session.prepare(image).items()}
+    shown = {name: torch.from_numpy(value) for name, value in session.prepare(image).items()}
     rows = session.reader.look(session.prepare(image)).rows
     for _, answer, right in answers(session, subject.hf, 4, (shown, rows)):
         assert answer == right
@@ -140,7 +140,7 @@ def test_a_package_is_compared_on_videos_too(built: tuple[Package, Path]) -> Non
     sequences, shown = samples.insert(session, [[3] * 60] * 3, ImageTrial(session).inputs())
     names = [[next(iter(one)) for one in every] for every in shown]
     assert names == [["pixel_values", "pixel_values_videos"], ["pixel_values_videos"], []]
-    assert [one.count(VIDEO) for one in sequences] == [34, 34, 0]
+    assert [sequence.count(VIDEO) for sequence in sequences] == [34, 34, 0]
 
 
 def test_where_nothing_runs_it_a_package_goes_without(built: tuple[Package, Path]) -> None:
@@ -159,7 +159,7 @@ def test_frames_are_cropped_as_images(tmp_path: Path, shape: tuple[int, int]) ->
     named(tmp_path, "LlavaNextVideo")
     shots = video_of(2, 3, *shape)
     found = load_video_processor(tmp_path)(shots)["pixel_values_videos"]
-    across = [resize_across(one, *shortest_edge(one, 28), 3) for one in shots]
+    across = [resize_across(shot, *shortest_edge(shot, 28), 3) for shot in shots]
     right = image_processor({**SIZES, "image_processor_type": "CLIPImageProcessor"})(across)
     np.testing.assert_allclose(found[0], right["pixel_values"], atol=5e-7)
     usual = LlavaNextVideoVideoProcessor()
@@ -218,7 +218,7 @@ def written(session: Any, text: str, made: Any, fps: float | None) -> list[int]:
     writer: Any = SimpleNamespace(video_token="<|video_pad|>")
     count = int(made["video_grid_thw"][0, 0])
     settings = VideoMetadata(total_num_frames=count, fps=fps, frames_indices=[*range(count)])
-    given = {name: torch.from_numpy(one) for name, one in made.items()} | {
+    given = {name: torch.from_numpy(value) for name, value in made.items()} | {
         "video_metadata": [settings]
     }
     whole = VideoLlama3Processor.replace_video_token(writer, given, 0)
@@ -235,7 +235,7 @@ def test_rows_that_repeat_are_left_out(pruning: tuple[Any, Any], tmp_path: Path)
         assert 0 < made["video_compression_mask"].sum() < 24
         ids = written(session, "a <|video_pad|>b", made, fps)
         settings = {
-            name: torch.from_numpy(one) for name, one in made.items() if name != "timestamps"
+            name: torch.from_numpy(value) for name, value in made.items() if name != "timestamps"
         }
         right = model.generate(input_ids=torch.tensor([ids]), **settings, **CHOICES)[0, len(ids) :]
         for video in (given, made):

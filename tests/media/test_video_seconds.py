@@ -49,7 +49,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Package, Path]:
     recipe = find_recipe("glm4v")
     checkpoint = tiny_models.make(recipe, recipe.tiny[0], folder / "checkpoint")
     letters = "0123456789.abcdefghijklmnopqrstuvwxyz "  # 0 is padding to `generate`
-    words = {one: place for place, one in enumerate(letters, 1)}
+    words = {letter: place for place, letter in enumerate(letters, 1)}
     words |= {one: IMAGE + place for place, one in enumerate(SPECIAL)}
     tokenizer = Tokenizer(models.WordLevel(words, unk_token="a"))
     tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
@@ -197,7 +197,7 @@ def test_frames_are_those_that_transformers_takes(name: str) -> None:
         (2, 9, 61, 700, 2600), (0.5, 1, 2, 2.4, 7, 24, 30), ({}, changed)
     ):
         video = Frames([np.zeros((1, 1, 3), np.uint8)] * frames, fps, "a video")
-        known = {one: value for one, value in settings.items() if hasattr(reference, one)}
+        known = {key: value for key, value in settings.items() if hasattr(reference, key)}
         expected = reference(**known).sample_frames(
             VideoMetadata(total_num_frames=frames, fps=fps, duration=frames / fps)
         )

@@ -60,7 +60,7 @@ def built(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Packa
     recipe = find_recipe(request.param)
     checkpoint = tiny_models.make(recipe, recipe.tiny[0], folder / "checkpoint")
     letters = {one: place for place, one in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
-    kept = {one: place for one, place in letters.items() if ord(one) < 128}
+    kept = {name: place for name, place in letters.items() if ord(name) < 128}
     # A space is one with what follows it, so that what stands before a time changes how that is cut.
     tokenizer = Tokenizer(models.BPE({**kept, **SPECIAL, "Ġ": 199, "Ġ<": 198}, [("Ġ", "<")]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -110,8 +110,8 @@ def processed(session: Any, case: Case, fps: float = 24) -> dict[str, Any]:
     """Return what the model's own forward takes, its text written by transformers."""
     text, images, videos = case
     found: dict[str, Any] = {}
-    shown = [session.prepare(one) for one in images]
-    played = [session.prepare_video(one) for one in videos]
+    shown = [session.prepare(image) for image in images]
+    played = [session.prepare_video(video) for video in videos]
     for one in shown:
         rows = int(one["image_grid_thw"].prod()) // 4
         text = text.replace("<|image_pad|>", "<|IMAGE|>" * rows, 1)
@@ -207,8 +207,8 @@ def test_chats_and_servers_write_the_same_prompt(
     body = ChatRequest(model="m", messages=[{"role": "user", "content": parts}], max_tokens=2)  # type: ignore[list-item]
     (served,) = chat_requests(session, body)
     assert served.prompt == requested.prompt
-    assert [one.digest for one in served.spans.parts] == [
-        one.digest for one in requested.spans.parts
+    assert [part.digest for part in served.spans.parts] == [
+        part.digest for part in requested.spans.parts
     ]  # type: ignore[union-attr]
 
 

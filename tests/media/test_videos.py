@@ -88,8 +88,8 @@ CASES: list[tuple[list[int], list[Any], list[Any]]] = [
 def processed(session: Any, case: tuple[list[int], list[Any], list[Any]]) -> dict[str, Any]:
     """Return what the model's own forward takes, as transformers' processor writes it."""
     tokens, images, videos = case
-    recorded = {IMAGE: [session.prepare(one) for one in images], VIDEO: []}
-    recorded[VIDEO] = [session.prepare_video(one) for one in videos]
+    recorded = {IMAGE: [session.prepare(image) for image in images], VIDEO: []}
+    recorded[VIDEO] = [session.prepare_video(video) for video in videos]
     left, ids = {token: iter(every) for token, every in recorded.items()}, list[int]()
     for token in tokens:
         grid = next(left[token])["image_grid_thw"] if token in left else None
@@ -335,8 +335,8 @@ def test_a_server_takes_videos(built: tuple[Package, Path], clip: Path, tmp_path
     (request,) = chat_requests(session, body)
     expected = session.request("<video> <image> w3 w4", images=[frames[0]], videos=[frames])
     assert request.prompt == expected.prompt
-    assert [one.digest for one in request.spans.parts] == [
-        one.digest for one in expected.spans.parts
+    assert [part.digest for part in request.spans.parts] == [
+        part.digest for part in expected.spans.parts
     ]  # type: ignore[union-attr]
 
 
@@ -370,7 +370,7 @@ def test_videos_of_a_request_have_one_limit_of_memory(
     """Decoded in turn, up to the one beyond the limit; so are lists of images that workers prepare."""
     session: Any = open_session(built[0], threads=1)
     file = compressed.clip(video_of(5, 3))
-    nbytes = sum(np.asarray(one).nbytes for one in session.prepare_video(file).values())
+    nbytes = sum(np.asarray(value).nbytes for value in session.prepare_video(file).values())
     url = f"data:video/mp4;base64,{encoded(file)}"
     frames = ",".join(encoded(shot(one)) for one in video_of(5, 3))
     list_url = f"data:video/jpeg;base64,{frames}"

@@ -80,9 +80,9 @@ def reference_output(checkpoint: Path, texts: list[str]) -> Any:
     """Call transformers' model as its pipeline does: SigLIP's texts are as long as they can be, CLIP's are not."""
     model: Any = transformers.AutoModel.from_pretrained(checkpoint).eval()
     process = transformers.AutoImageProcessor.from_pretrained(checkpoint, backend="pil")
-    shown = process([Image.fromarray(one) for one in images()], return_tensors="pt")
+    shown = process([Image.fromarray(image) for image in images()], return_tensors="pt")
     tokenizer = Tokenizer.from_file(str(checkpoint / "tokenizer.json"))
-    every = [tokenizer.encode(one).ids for one in texts]
+    every = [tokenizer.encode(text).ids for text in texts]
     whole = model.config.model_type == "siglip"
     width = model.config.text_config.max_position_embeddings if whole else max(map(len, every))
     ids = torch.full((len(every), width), model.config.text_config.pad_token_id)
@@ -100,7 +100,7 @@ def test_both_programs_were_compared_with_hugging_face(built: tuple[Package, Pat
     assert [program.role for program in package.programs] == ["vision", "encoder"]
     assert sum(file["role"] == "weights" for file in package.manifest["files"]) == 1
     results = package.manifest["validation"]
-    assert {one["stage"] for one in results} == {
+    assert {result["stage"] for result in results} == {
         "batch_1",
         "batch_2",
         "texts_1",
@@ -109,8 +109,8 @@ def test_both_programs_were_compared_with_hugging_face(built: tuple[Package, Pat
         "settings",
         "weights",
     }
-    caught = {one["stage"] for one in results if "canary" in one}
-    assert caught == {one["stage"] for one in results}
+    caught = {result["stage"] for result in results if "canary" in result}
+    assert caught == {result["stage"] for result in results}
 
 
 def test_labels_are_scored_as_by_transformers(
@@ -124,9 +124,9 @@ def test_labels_are_scored_as_by_transformers(
     for row, scores in zip(
         expected, session.classify(images(), LABELS, template="{}"), strict=True
     ):
-        by_label = {one.label: one.score for one in scores}
-        assert np.abs(row - [by_label[one] for one in LABELS]).max() < 2e-5
-        assert [one.score for one in scores] == sorted(by_label.values(), reverse=True)
+        by_label = {score.label: score.score for score in scores}
+        assert np.abs(row - [by_label[label] for label in LABELS]).max() < 2e-5
+        assert [score.score for score in scores] == sorted(by_label.values(), reverse=True)
     assert np.abs(expected[0] - expected[1]).max() > 1e-4  # pictures matter
     assert np.abs(session.embed(images()) - output.image_embeds.numpy()).max() < 2e-5
     assert np.abs(session.embed_texts(LABELS) - output.text_embeds.numpy()).max() < 2e-5
@@ -146,8 +146,8 @@ def test_cards_score_labels(
     expected = session.classify(images(), LABELS)
     for row, scores in zip(expected, on_cards.classify(images(), LABELS), strict=True):
         assert [one.label for one in scores] == [one.label for one in row]
-        for wanted, one in zip(row, scores, strict=True):
-            assert one.score == pytest.approx(wanted.score, abs=2e-3)
+        for wanted, score in zip(row, scores, strict=True):
+            assert score.score == pytest.approx(wanted.score, abs=2e-3)
 
 
 def test_run_scores_labels_and_embeds(
@@ -156,10 +156,10 @@ def test_run_scores_labels_and_embeds(
     path = tmp_path / "a.png"
     Image.fromarray(images()[0]).save(path)
     settings = ["run", str(built[0].path), "--image", str(path)]
-    labels = [part for one in LABELS for part in ("--label", one)]
+    labels = [part for label in LABELS for part in ("--label", label)]
     assert cli.main([*settings, *labels, "--json"]) == 0
     (output,) = json.loads(capsys.readouterr().out)["outputs"]
-    assert {one["label"] for one in output["scores"]} == {*LABELS}
+    assert {score["label"] for score in output["scores"]} == {*LABELS}
     assert cli.main([*settings, *labels]) == 0
     assert capsys.readouterr().out.count("w") >= len(LABELS)
     assert cli.main([*settings, "--json"]) == 0

@@ -45,7 +45,7 @@ pytestmark = [
 ]
 
 __all__ = ["rt"]
-TYPES = [one.model_type for one in registry.list_recipes() if one.task == NAME]
+TYPES = [recipe.model_type for recipe in registry.list_recipes() if recipe.task == NAME]
 END = 98  # ends a text
 LABELS = ["w3 w4", "w50", "w7 w8 w9"]
 #: (width, height) of images: the second and third share a call.
@@ -145,7 +145,7 @@ def test_objects_are_those_of_the_pipeline(model_type: str, make: Make) -> None:
     built = make(model_type, "")
     found = opened(built).detect(built.images, LABELS, 0.3)
     for image, objects in zip(built.images, found, strict=True):
-        require_same([asdict(one) for one in objects], built.expected(image, 0.3))
+        require_same([asdict(detection) for detection in objects], built.expected(image, 0.3))
     assert len({one.label for one in found[0]}) > 1
     assert found[0] != found[1]
 
@@ -209,7 +209,7 @@ def test_run_prints_objects_and_draws_boxes(
 ) -> None:
     image, boxes, package = tmp_path / "a.png", tmp_path / "boxes.png", str(owl.package.path)
     owl.images[0].save(image)
-    labels = [part for one in LABELS for part in ("--label", one)]
+    labels = [part for label in LABELS for part in ("--label", label)]
     command = ["run", package, "--image", str(image), *labels, "--threshold", "0.3"]
     expected = owl.expected(owl.images[0], 0.3)
     assert cli.main([*command, "--output", str(boxes)]) == 0
@@ -331,4 +331,4 @@ def test_a_build_refuses_processors_whose_boxes_would_be_wrong(
 
 
 def test_every_processor_has_a_rule() -> None:
-    assert {registry.find_recipe(one).image_processor for one in TYPES} == {*PADDED}
+    assert {registry.find_recipe(name).image_processor for name in TYPES} == {*PADDED}

@@ -335,7 +335,7 @@ def test_parameters_of_the_sampler_are_those_of_each_prompt(
     assert greedy.seed != drawn.seed
     assert samplings({}, 1) == [Sampling(temperature=1.0)]
     masks = np.array([[True, False, True, False], [True, True, True, True]])
-    masked = [one.allowed_token_ids for one in samplings({"token_bitmasks": masks}, 2)]
+    masked = [sampling.allowed_token_ids for sampling in samplings({"token_bitmasks": masks}, 2)]
     assert masked == [(0, 2), None]
     for wrong, problem in (
         ({"token_bitmasks": np.zeros((1, 4))}, "allows no token in row 0"),
@@ -412,7 +412,7 @@ def test_any_number_of_prompts_is_answered(
 ) -> None:
     compiled(llama, **TINY)
     prompts = ["class socket.", "import os", "def f("]
-    alone = [llama.generate(prompts=[one], generation_len=5, stream=False) for one in prompts]
+    alone = [llama.generate(prompts=[prompt], generation_len=5, stream=False) for prompt in prompts]
     assert capsys.readouterr().out == ""
 
     info = llama.generate(prompts=prompts, generation_len=5)
@@ -551,9 +551,9 @@ def of_parts(folder: Path, name: str, config: dict[str, Any]) -> None:
     """Write a checkpoint's pooling, and a part after it, as sentence-transformers does."""
     settings = {"1_Pooling": {"pooling_mode_mean_tokens": True}, f"2_{name}": config}
     parts = {"": "Transformer", "1_Pooling": "Pooling", f"2_{name}": name}
-    for at, one in settings.items():
+    for at, setting in settings.items():
         (folder / at).mkdir(exist_ok=True)
-        (folder / at / "config.json").write_text(json.dumps(one))
+        (folder / at / "config.json").write_text(json.dumps(setting))
     listed = [
         {"idx": at, "name": str(at), "path": path, "type": f"sentence_transformers.models.{kind}"}
         for at, (path, kind) in enumerate(parts.items())
@@ -739,9 +739,9 @@ def same_next_token(model: Any, folder: Path, source: Path) -> None:
     bundle = model.generate(tokenizer, prompts=["the quick fox"], artifact_only=True)
     assert bundle == folder / "io"
     (entries,) = json.loads((bundle / "aic_batch_io.json").read_text())["IO-files"]
-    inputs = {one["map-to"]: one for one in entries if one["io-direction"] == "in"}
+    inputs = {entry["map-to"]: entry for entry in entries if entry["io-direction"] == "in"}
     assert {*inputs} == {"input_ids", "position_ids"}
-    (logits,) = (one for one in entries if one["io-direction"] == "out")
+    (logits,) = (entry for entry in entries if entry["io-direction"] == "out")
     assert (logits["map-to"], logits["elem-size"], logits["dims"][:2]) == ("logits", 4, [1, 1])
     graph = ops.with_host_bodies(ir.load(folder / "model.onnx"))
     ir.save(graph, folder / "host.onnx")

@@ -96,7 +96,7 @@ def test_calls_return_transformers_logits_and_states_move_to_another_program(
     np.testing.assert_allclose(
         found["logits"][0, 0], logits(reference_output, *prompt)[-1], atol=1e-4
     )
-    moved = {name.removesuffix("_RetainedState"): one for name, one in found.items()}
+    moved = {name.removesuffix("_RetainedState"): value for name, value in found.items()}
     del moved["logits"]
     for name, array in [*moved.items()]:  # as compile(kv_cache_prefix="VLLM") calls them
         assert found[f"{name}_VLLM_RetainedState"] is array

@@ -55,7 +55,7 @@ def module(rt: Any) -> ModuleType:
 
 def qpc(folder: Path, *, states: str = "float16", **sizes: Any) -> Path:
     """Make a stub QPC of the toy, whose states are listed; return its folder."""
-    precise = {f"{one}{end}": states for one in STATES for end in ("", "_RetainedState")}
+    precise = {f"{state}{end}": states for state in STATES for end in ("", "_RetainedState")}
     options = {"split-retained-state-io": True, "aic-num-cores": 8}
     package = toy_package(folder, sizes=sizes, custom_io=precise, options=options)
     return package.path / package.programs[0].path

@@ -14,7 +14,9 @@ from qeff_zoo.store import Store
 from qeff_zoo.targets import NAMES, find
 from qeff_zoo.validation import ladder
 
-STORAGES = [one for one in find(NAMES[0]).weights if one != STORED]  # that is for quantized models
+STORAGES = [
+    weight for weight in find(NAMES[0]).weights if weight != STORED
+]  # that is for quantized models
 SEEDS = range(3)
 
 
@@ -34,5 +36,5 @@ def test_no_right_package_is_refused(name: str, tmp_path: Path) -> None:
         store = Store(tmp_path / "store")
         built = checks.tiny_package(recipe, tiny, folder, weights=storage, seed=seed, store=store)
         record = ladder.validate(*built, level="tiny", threads=1)
-        refused += [(tiny.name, storage, seed, one) for one in record.failures]
+        refused += [(tiny.name, storage, seed, failure) for failure in record.failures]
     assert refused == []

@@ -108,7 +108,7 @@ def kimi_settings(first: int) -> dict[str, Any]:
     }
     return {
         "added_tokens_decoder": {
-            str(first + one): {"content": name, **own} for name, one in numbers.items()
+            str(first + number): {"content": name, **own} for name, number in numbers.items()
         },
         **{f"{name}_token": f"[{name.upper()}]" for name in ("bos", "eos", "unk", "pad")},
         "additional_special_tokens": ["<|im_end|>", "<|im_user|>"],
@@ -155,8 +155,12 @@ def test_the_language_model_of_a_kimi_k2_5_as_published_is_transformed() -> None
     def published(model_type: str) -> Mapping[str, Any]:
         return {"model_type": "kimi_k25", "text_config": {"model_type": model_type}}
 
-    names = [one.name for one in recipe_for(published("kimi_k2")).transforms]
-    assert names == [one.name for one in recipe_for(published("deepseek_v3")).transforms] != []
+    names = [transform.name for transform in recipe_for(published("kimi_k2")).transforms]
+    assert (
+        names
+        == [transform.name for transform in recipe_for(published("deepseek_v3")).transforms]
+        != []
+    )
 
 
 # --- Jina Embeddings 2 -------------------------------------------------------------------------------------------
@@ -180,8 +184,8 @@ def jina_states(weights: Mapping[str, Tensor], tokens: Tensor, heads: int) -> Te
     attention; the other half of the gated projection is the gate.
     """
     power = 2 ** math.floor(math.log2(heads))
-    ratios = [2 ** (-8 / power * (one + 1)) for one in range(power)]
-    ratios += [2 ** (-4 / power * (one + 1)) for one in range(0, 2 * (heads - power), 2)]
+    ratios = [2 ** (-8 / power * (index + 1)) for index in range(power)]
+    ratios += [2 ** (-4 / power * (index + 1)) for index in range(0, 2 * (heads - power), 2)]
     places = torch.arange(len(tokens))
     bias = -(places[:, None] - places).abs() * torch.tensor(ratios)[:, None, None]
     hidden = weights["embeddings.word_embeddings.weight"][tokens]
@@ -269,8 +273,10 @@ def grok_logits(weights: Mapping[str, Tensor], config: Mapping[str, Any], tokens
         layer = f"model.layers.{number}"
         read = rms(f"{layer}.pre_attn_norm", hidden)
         query, key, value = (
-            product(weights, f"{layer}.attn.{one}_proj", read).view(count, -1, size).transpose(0, 1)
-            for one in "qkv"
+            product(weights, f"{layer}.attn.{letter}_proj", read)
+            .view(count, -1, size)
+            .transpose(0, 1)
+            for letter in "qkv"
         )
         groups = len(query) // len(key)
         key, value = (one.repeat_interleave(groups, 0) for one in (rotate(key), value))

@@ -68,7 +68,7 @@ MAPPINGS = sorted(
 def classes_in(mapping: str) -> dict[str, list[str]]:
     """The classes of a mapping, of every `model_type` that has a recipe."""
     found = getattr(modeling_auto, mapping)
-    every = {one: [names] if isinstance(names, str) else [*names] for one, names in found.items()}
+    every = {name: [names] if isinstance(names, str) else [*names] for name, names in found.items()}
     return {one: every[one] for one in registry.list_model_types() if one in every}
 
 
@@ -266,7 +266,7 @@ def test_a_reranker_with_code_of_its_own_is_refused_for_it(
         json.dumps({**config, **code, "architectures": ["LlamaForCausalLM"]})
     )
     file = known / "model.safetensors"
-    renamed = {one.replace("q_proj", "Wq"): value for one, value in load_file(file).items()}
+    renamed = {name.replace("q_proj", "Wq"): value for name, value in load_file(file).items()}
     save_file(renamed, file, {"format": "pt"})
     with pytest.raises(CheckpointError, match="'known' has Python code of its own") as error:
         package(known, ctx_len=32, prefill_seq_len=8)

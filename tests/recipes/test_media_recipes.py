@@ -150,9 +150,9 @@ def check_filled_up(session: MediaTextSession, calls: Sequence[Any]) -> None:
     before = task.before[0]
     named = {
         name: replace(
-            one, shape=tuple("patches" if "*" in str(axis) else axis for axis in one.shape)
+            value, shape=tuple("patches" if "*" in str(axis) else axis for axis in value.shape)
         )
-        for name, one in vision.inputs.items()
+        for name, value in vision.inputs.items()
     }
     shapes = shapes_of(before.specializations(rows), named)
     assert calls
@@ -173,13 +173,15 @@ def test_tiles_of_several_sizes_agree_with_hugging_face() -> None:
     session = session_of(case, subject)
     random = np.random.default_rng(0)
     parts = [noise(session, size, random) for size in ((2, 2), (2, 2), (1, 3))]
-    settings = {name: np.concatenate([one[name] for one in parts]) for name in parts[0]}
+    settings = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     with pytest.raises(MediaError, match=r"the 3 tiles.*return_row_col_info=True"):
         session.reader.look(settings)
     settings |= {"image_rows": np.array([1]), "image_cols": np.array([2])}
     image = session.reader.look(settings)
     assert (image.rows, image.grid) == (11, (4, 1, 2))
-    given = {name: torch.from_numpy(one) for name, one in settings.items() if "image" not in name}
+    given = {
+        name: torch.from_numpy(setting) for name, setting in settings.items() if "image" not in name
+    }
     with torch.no_grad():
         right = torch.cat(subject.hf.model.get_image_features(**given).pooler_output).numpy()
     found = image.features["image_embeds"]
@@ -463,8 +465,8 @@ def test_images_are_processed_bit_for_bit(name: str, size: tuple[int, int]) -> N
             np.testing.assert_array_equal(array, np.asarray(reference[key]), err_msg=key)
     # A server counts tokens by the header of a file.
     made = image_processor({"image_processor_type": name, **SETTINGS[name]}).arrays([blank(*size)])
-    assert {key: one.shape for key, one in made.items()} == {
-        key: one.shape for key, one in ours.items()
+    assert {key: value.shape for key, value in made.items()} == {
+        key: our.shape for key, our in ours.items()
     }
 
 

@@ -226,9 +226,9 @@ SPEECH = {"automatic-speech-recognition", "speech-seq2seq", "audio-text-to-text"
 def test_every_type_has_published_facts_with_a_source_or_a_reason() -> None:
     """A new recipe that reads images or recordings brings facts, or its name stands above."""
     facts = [published.read(name) for name in (*published.names(), *published.names("audio"))]
-    assert all(len(one["source"]) > 40 for one in facts)
-    known = {one["config"]["model_type"] for one in facts}
-    read = {one.model_type for one in list_recipes() if one.media or one.task in SPEECH}
+    assert all(len(fact["source"]) > 40 for fact in facts)
+    known = {fact["config"]["model_type"] for fact in facts}
+    read = {recipe.model_type for recipe in list_recipes() if recipe.media or recipe.task in SPEECH}
     assert read - known == set.union(*LACKING.values())
 
 

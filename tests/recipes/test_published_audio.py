@@ -74,7 +74,7 @@ def test_features_are_those_of_the_published_extractor(name: str, tmp_path: Path
         assert f"2 recordings as transformers' {kind}" in compared["audio"]
 
 
-@pytest.mark.parametrize("name", [name for name, one in FACTS.items() if "vocab" in one])
+@pytest.mark.parametrize("name", [name for name, fact in FACTS.items() if "vocab" in fact])
 def test_labels_are_those_of_the_published_tokenizer(name: str, tmp_path: Path) -> None:
     folder = saved(name, tmp_path)
     reference, ours = AutoTokenizer.from_pretrained(folder), ctc_decoding.find(folder)
@@ -83,7 +83,7 @@ def test_labels_are_those_of_the_published_tokenizer(name: str, tmp_path: Path) 
     assert ours.read(labels)[0] == reference.decode(labels).strip()
 
 
-@pytest.mark.parametrize("name", [name for name, one in FACTS.items() if one.get("prompts")])
+@pytest.mark.parametrize("name", [name for name, fact in FACTS.items() if fact.get("prompts")])
 def test_prompts_and_audio_equal_the_published_processor(name: str) -> None:
     session, facts = session_of(name), FACTS[name]
     reference = processors.load(subject(name).folder / "checkpoint")

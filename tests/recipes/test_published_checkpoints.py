@@ -224,7 +224,7 @@ def test_links_inside_need_no_word(llama: Path) -> None:
 
 
 #: Recipes of which published checkpoints have other types in config.json.
-RETYPED = [one for one in list_recipes() if one.variants or one.former_text_types]
+RETYPED = [recipe for recipe in list_recipes() if recipe.variants or recipe.former_text_types]
 
 
 @pytest.mark.parametrize("recipe", RETYPED, ids=lambda recipe: recipe.model_type)
@@ -235,7 +235,7 @@ def test_types_of_a_published_config_are_those_that_transformers_reads(
     tiny = recipe.tiny[0].config
     configs = [find_recipe(other).tiny[0].config for other in recipe.variants.values()]
     for former in recipe.former_text_types:
-        text = {name: one for name, one in tiny["text_config"].items() if name != "model_type"}
+        text = {name: value for name, value in tiny["text_config"].items() if name != "model_type"}
         written = {"model_type": former} if former else {}
         configs.append({**tiny, "text_config": {**text, **written}})
     for config in configs:

@@ -84,7 +84,9 @@ def test_recipe_is_well_formed(name: str) -> None:
     assert recipe.architectures
     if recipe.pipeline:
         classes = [recipe.model_type, *recipe.pipeline.components.values()]
-        assert all(hasattr(diffusers, one) or hasattr(transformers, one) for one in classes)
+        assert all(
+            hasattr(diffusers, class_) or hasattr(transformers, class_) for class_ in classes
+        )
     else:
         architectures.register(recipe.model_type)
         assert recipe.model_type in CONFIG_MAPPING
@@ -191,7 +193,7 @@ def test_shapes_fit_the_task(name: str) -> None:
     for shape in recipe.shapes.values():
         check_shape(recipe, shape)
         named = find(recipe.task).specializations(shape)
-        assert len({one["name"] for one in named}) == len(named) >= 1
+        assert len({entry["name"] for entry in named}) == len(named) >= 1
 
 
 def check_shape(recipe: Recipe, shape: Shape) -> None:
@@ -223,8 +225,8 @@ def test_tiny_has_every_kind_of_layer_twice(name: str) -> None:
     model = loader.load_meta(case.config, case.recipe)
     config = model.config.get_text_config()
     if not hasattr(config, "num_hidden_layers"):  # a table of vectors alone
-        owners = [one for one in model.modules() if [*one.parameters(recurse=False)]]
-        assert [type(one) for one in owners] == [torch.nn.Embedding]
+        owners = [module for module in model.modules() if [*module.parameters(recurse=False)]]
+        assert [type(owner) for owner in owners] == [torch.nn.Embedding]
         return
     found = layers.find(language_model(model), config.num_hidden_layers)
     if found is None:  # layers that share their weights
@@ -624,7 +626,7 @@ def test_int8_and_int4_differ_in_bits_alone(decoder: Subject) -> None:
     """The same values are stored rounded, and the same nodes read them."""
     lowered = {storage: decoder.lower(storage) for storage in ("int8", "int4")}
     stored, read = (
-        {storage: describe(one) for storage, one in lowered.items()}
+        {storage: describe(value) for storage, value in lowered.items()}
         for describe in (values_stored, nodes_called)
     )
     assert stored["int8"] == stored["int4"]

@@ -58,7 +58,7 @@ def order(
 
 def numbers(candidates: Iterable[Candidate]) -> list[int]:
     """Give which entries will do, the best first."""
-    return [int(one.entry.key16, 16) for one in candidates if not one.refused]
+    return [int(candidate.entry.key16, 16) for candidate in candidates if not candidate.refused]
 
 
 # What will do
@@ -465,7 +465,9 @@ def test_repository_of_the_model_itself_comes_last(
     hub.commit("org/tiny", remote(package))
     assert resolve("org/tiny").verdict == "USE"
     stores(write_remote(tmp_path / "zoo", make(tmp_path / "long", ctx_len=8192)))
-    assert [one.entry.axes["ctx_len"] for one in resolve("org/tiny").candidates] == [8192]
+    assert [candidate.entry.axes["ctx_len"] for candidate in resolve("org/tiny").candidates] == [
+        8192
+    ]
 
 
 def test_remote_of_several_models_requires_one(
@@ -488,7 +490,7 @@ def test_remote_that_is_named_is_the_only_one(
     url = write_remote(tmp_path / "second", long, other)
     for named in ("acme/zoo", "acme/zoo@main", "hf://acme/zoo", url):
         found = resolve("org/tiny", remote=named)
-        assert [one.entry.axes["ctx_len"] for one in found.candidates] == [8192]
+        assert [candidate.entry.axes["ctx_len"] for candidate in found.candidates] == [8192]
     found = resolve("org/third", remote=url)
     assert (found.candidates, found.notes) == (
         (),

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from qeff_zoo.errors import StoreError, UnsupportedModelError, ZooError
 from qeff_zoo.export import architectures, exporter
 from qeff_zoo.recipe import Recipe
 from qeff_zoo.scaffold import composed, counting, subject
+from qeff_zoo.scaffold.mixing import Mix
 from qeff_zoo.scaffold.shrinking import awkward, shrink
 from qeff_zoo.scaffold.source import Call, Code, Spread, layout
 
@@ -258,7 +260,7 @@ COMPOSED = sorted(
 #: Recipes whose programs the declarations of others did not trace: most have a family or sizes of their own.
 UNTRACED = {
     "aria", "cosmos3_edge", "deepseek_ocr2", "deepseek_vl_hybrid", "ernie4_5_vl_moe",
-    "exaone4_5", "florence2", "fuyu", "gemma3", "gemma4",
+    "florence2", "fuyu", "gemma4",
     "gemma4_unified", "granite4_vision", "granite_docling", "granite_speech", "kimi_k25",
     "lfm2_vl", "lfm3_vl", "llama4", "mllama", "molmo",
     "moonshine", "nemotron_h_omni", "ovis2", "phi4_multimodal",
@@ -308,6 +310,30 @@ def test_composed_models_have_a_draft(
     if model_type not in UNTRACED:
         assert drafted.notes[0].startswith("All programs are traced with")
         assert drafted.recipe.task == recipe.task
+
+
+def test_a_draft_that_is_not_traced_names_the_line_and_the_fields_to_look_up(
+    hidden: Callable[[str], None],
+) -> None:
+    config, settings = published("moonshine")
+    hidden("moonshine")
+    drafted = next(composed.drafts(subject.examine(config), settings))
+
+    error, fields, *_ = drafted.notes
+    relative = drafted.relative.model_type
+    assert re.search(rf"of {relative} \(.*, in line \d+ of \w+\.py, `\w+`\)", error)
+    assert fields.startswith(f"{relative} has no ")
+    assert "pad_head_dim_to_multiple_of" in fields
+
+
+def test_image_tokens_keep_their_published_share_of_the_patches() -> None:
+    """Gemma 3 pools 4,096 patches into 256 tokens, and its tiny model 16 into one."""
+    config, _ = published("gemma3")
+    mix = Mix(config, registry.find_recipe("paligemma").tiny[0].config)
+    vision = mix.tiny["vision_config"]
+    patches = (vision["image_size"] // vision["patch_size"]) ** 2
+    assert patches == 16 * mix.tiny["mm_tokens_per_image"]
+    assert "mm_tokens_per_image" not in mix.kept
 
 
 @pytest.mark.parametrize(

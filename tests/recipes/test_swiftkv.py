@@ -76,7 +76,7 @@ def test_later_layers_compute_only_tokens_whose_logits_are_needed() -> None:
         layer.mlp.register_forward_pre_hook(lambda _, args: recorded.append(args[0].shape[1]))
     states = parity.subject(BASE).states
     sizes = {"batch_size": 2, "ctx_len": 20}
-    past = [torch.zeros([sizes.get(size, size) for size in one.axes]) for one in states]
+    past = [torch.zeros([sizes.get(size, size) for size in state.axes]) for state in states]
     decoder_tracing.Step(model, states)(
         torch.zeros(2, 9).long(), torch.arange(9).expand(2, 9), past
     )

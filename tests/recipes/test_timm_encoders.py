@@ -24,9 +24,9 @@ from qeff_zoo import pipeline, registry
 from qeff_zoo.cli import main
 from qeff_zoo.contract import for_task
 from qeff_zoo.errors import CheckpointError, ExportError, GenerationError, MediaError
+from qeff_zoo.media.families.timm_wrapper import settings_of_timm
 from qeff_zoo.media.features import find
 from qeff_zoo.media.image_processor import image_processor
-from qeff_zoo.media.image_rules import settings_of_timm
 from qeff_zoo.plan.request import Request
 from qeff_zoo.registry import find_recipe
 from qeff_zoo.runtime.text.tokenizer import Tokenizer

@@ -133,7 +133,7 @@ def test_every_encoder_has_a_recipe_or_a_reason() -> None:
 
 @pytest.mark.parametrize("task", OTHERS)
 def test_every_other_type_has_a_recipe_or_a_reason(task: str) -> None:
-    covered = {one.model_type for one in registry.list_recipes() if task in tasks_of(one)}
+    covered = {recipe.model_type for recipe in registry.list_recipes() if task in tasks_of(recipe)}
     assert not set(OTHERS[task]) - covered - set(DATA[task]), "neither recipe nor reason"
     assert not covered & set(DATA[task]), "both recipe and reason"
     assert not set(DATA[task]) - set(OTHERS[task]), "not such a class of transformers"
@@ -291,7 +291,7 @@ def sub_types(whole: str) -> set[str]:
     """Name the types of the configurations in another one."""
     config = CONFIG_MAPPING[whole]
     specs = [*config.sub_configs.values(), *getattr(config, "sub_configs_defaults", {}).values()]
-    return {str(getattr(one, "model_type", "")) for one in specs}
+    return {str(getattr(spec, "model_type", "")) for spec in specs}
 
 
 def test_every_type_has_a_recipe_or_a_reason() -> None:
@@ -322,6 +322,14 @@ def test_a_type_without_a_recipe_stands_in_one_place() -> None:
 @pytest.mark.parametrize("kind", DATA["others"])
 def test_others_are_of_their_kind(kind: str) -> None:
     assert set(DATA["others"][kind]["types"]) <= mapped(kind)
+
+
+def test_kinds_resemble_recipes_that_exist() -> None:
+    known = {*registry.list_model_types()}
+    resembling = [kind["resembles"] for kind in DATA["others"].values() if "resembles" in kind]
+    assert resembling
+    assert all({*names} <= known for names in resembling)
+    assert not any("resemble" in kind["reason"] for kind in DATA["others"].values())
 
 
 def test_parts_are_those_of_whole_models() -> None:

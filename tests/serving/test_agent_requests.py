@@ -110,7 +110,7 @@ def test_the_requests_of_codex_are_served_by_a_strict_template(name: str, traine
     assert item["name"] == "exec_command"
     assert "printf 31" in item["arguments"]
     assert "It is " in json.dumps(texts[0])
-    assert all("Goodbye now" in json.dumps(one) for one in texts[1:])
+    assert all("Goodbye now" in json.dumps(text) for text in texts[1:])
 
 
 def test_codex_reads_why_a_template_takes_no_tools(trained: Package) -> None:

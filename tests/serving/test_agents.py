@@ -31,7 +31,7 @@ PLAN = "\n".join(
 )
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 FUNCTIONS = [{"name": name, "parameters": SCHEMA} for name in NAMES]
-TOOLS: list[Any] = [{"type": "function", "function": one} for one in FUNCTIONS]
+TOOLS: list[Any] = [{"type": "function", "function": function} for function in FUNCTIONS]
 #: Arguments and answer of the ten turns.
 EXPECTED = [1, 2, 3, 6, 7, 14, 15, 30, 31, 62], "It is 63."
 
@@ -96,7 +96,7 @@ def by_streams(url: str, tools: Tools) -> str:
 
 
 def by_responses(url: str, tools: Tools) -> str:
-    offered: list[Any] = [{"type": "function", **one} for one in FUNCTIONS]
+    offered: list[Any] = [{"type": "function", **function} for function in FUNCTIONS]
     new: Any = PLAN
     before = None
     with connect(url) as client:
@@ -156,7 +156,7 @@ def test_calls_of_one_turn_are_made_together(scripted: str) -> None:
             model=MODEL, messages=[{"role": "user", "content": plan}], tools=TOOLS
         )
     calls: Any = answer.choices[0].message.tool_calls
-    assert [(one.function.name, one.function.arguments) for one in calls] == [
+    assert [(call.function.name, call.function.arguments) for call in calls] == [
         ("double", '{"n": 1}'),
         ("add_one", '{"n": 1}'),
     ]

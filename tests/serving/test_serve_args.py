@@ -310,7 +310,7 @@ def encoder(folder: Path, task: str, *lengths: int) -> Package:
         program("encoder", "float16"),
         task=task,
         spec={**SPEC, "task": {"name": task, "pooling": "cls"}},
-        specializations=[{"name": f"E{n}", "symbols": one} for n, one in enumerate(symbols)],
+        specializations=[{"name": f"E{n}", "symbols": symbol} for n, symbol in enumerate(symbols)],
     )
 
 

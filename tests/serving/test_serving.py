@@ -186,12 +186,17 @@ def test_chat_logprobs(client: openai.OpenAI, alone: TextGenerationSession) -> N
     assert expected.finish_reason == "eos"
     entries = choice.logprobs.content
     assert expected.logprobs is not None
-    assert [one.logprob for one in entries] == [one.logprob for one in expected.logprobs[:-1]]
+    assert [one.logprob for one in entries] == [
+        logprob.logprob for logprob in expected.logprobs[:-1]
+    ]
     assert b"".join(bytes(one.bytes) for one in entries).decode() == expected.text
     assert "".join(one.token for one in entries) == expected.text
-    for one in entries:
-        assert len(one.top_logprobs) == 3
-        assert (one.top_logprobs[0].token, one.top_logprobs[0].logprob) == (one.token, one.logprob)
+    for entry in entries:
+        assert len(entry.top_logprobs) == 3
+        assert (entry.top_logprobs[0].token, entry.top_logprobs[0].logprob) == (
+            entry.token,
+            entry.logprob,
+        )
     (bare,) = chat(client, logprobs=True).choices
     assert [one.top_logprobs for one in bare.logprobs.content] == [[]] * len(entries)
     assert chat(client).choices[0].logprobs is None
@@ -202,12 +207,12 @@ def test_completion_logprobs(client: openai.OpenAI, stream: bool) -> None:
     found = complete(client, [PROMPT, "class socket."], logprobs=2, stream=stream)
     chunks = list(found) if stream else [found]
     for number in range(2):
-        choices = [one for chunk in chunks for one in chunk.choices if one.index == number]
-        text = "".join(one.text for one in choices)
-        tokens = [token for one in choices for token in one.logprobs.tokens]
-        places = [place for one in choices for place in one.logprobs.text_offset]
-        values = [value for one in choices for value in one.logprobs.token_logprobs]
-        tops = [top for one in choices for top in one.logprobs.top_logprobs]
+        choices = [choice for chunk in chunks for choice in chunk.choices if choice.index == number]
+        text = "".join(choice.text for choice in choices)
+        tokens = [token for choice in choices for token in choice.logprobs.tokens]
+        places = [place for choice in choices for place in choice.logprobs.text_offset]
+        values = [value for choice in choices for value in choice.logprobs.token_logprobs]
+        tops = [top for choice in choices for top in choice.logprobs.top_logprobs]
         assert "".join(tokens) == text
         assert places == [len("".join(tokens[:count])) for count in range(12)]
         assert [max(top, key=lambda token: top[token]) for top in tops] == tokens  # greedy
@@ -256,7 +261,7 @@ def test_logprobs_index_the_text(models: Models, kind: Any, stop: str) -> None:
             content = choice["delta"].get("content", "")
             entries = choice["logprobs"]["content"]
             assert len(entries) == len(content.encode())
-            tokens += [one["token"] for one in entries]
+            tokens += [entry["token"] for entry in entries]
     assert tokens == [tokenizer.piece(token) for token in shown]
 
 
@@ -266,10 +271,10 @@ def test_logprobs_end_with_the_text(client: openai.OpenAI) -> None:
         for stream in (False, True):
             found = complete(client, stop=stop, logprobs=1, stream=stream)
             choices = [chunk.choices[0] for chunk in (found if stream else [found])]
-            text = "".join(one.text for one in choices)
+            text = "".join(choice.text for choice in choices)
             assert text == whole[: whole.index(stop)]
-            places = [place for one in choices for place in one.logprobs.text_offset]
-            tokens = [token for one in choices for token in one.logprobs.tokens]
+            places = [place for choice in choices for place in choice.logprobs.text_offset]
+            tokens = [token for choice in choices for token in choice.logprobs.tokens]
             for place, token in zip(places, tokens, strict=True):
                 assert place < len(text)
                 assert whole.startswith(token, place)
@@ -542,8 +547,8 @@ def test_embeddings(encoder_package: Package) -> None:
     ):
         for encoding in ({}, {"encoding_format": "float"}):  # the client's own choice is base64
             found = client.embeddings.create(model=MODEL, input=texts, **encoding)  # type: ignore[call-overload]
-            assert [one.index for one in found.data] == [0, 1, 2]
-            assert np.allclose([one.embedding for one in found.data], expected, atol=1e-5)
+            assert [entry.index for entry in found.data] == [0, 1, 2]
+            assert np.allclose([entry.embedding for entry in found.data], expected, atol=1e-5)
         tokens = session.encode(texts)
         assert found.usage.prompt_tokens == sum(map(len, tokens))
         by_ids = client.embeddings.create(model=MODEL, input=tokens[0])
@@ -568,7 +573,7 @@ def test_an_embedding_of_a_truncated_text_is_marked(encoder_package: Package) ->
             return client.embeddings.create(model=MODEL, input=[*texts], extra_body=choices)
 
         found = request("fox", "the lazy dog " * 20, "the")
-        assert [one.model_extra for one in found.data] == [{}, {"truncated": True}, {}]
+        assert [entry.model_extra for entry in found.data] == [{}, {"truncated": True}, {}]
         assert request("the lazy dog " * 20, truncate="END").usage.total_tokens == 40
         assert request("fox", truncate="NONE").data
         with pytest.raises(openai.BadRequestError, match="Text 1 has more than 40 tokens") as long:

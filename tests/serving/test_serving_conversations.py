@@ -45,7 +45,7 @@ def test_a_response_continues_and_extends_a_conversation(client: openai.OpenAI, 
         expected = chat(client, messages=messages, max_tokens=8).choices[0].message.content
         messages.append({"role": "assistant", "content": expected})
         assert texts(_listed(client, conversation.id)) == [
-            (one["role"], one["content"]) for one in messages
+            (message["role"], message["content"]) for message in messages
         ]
     listed = client.responses.input_items.list(made.id, order="asc").data
     assert [one.id for one in listed] == [one.id for one in _listed(client, conversation.id)][:-1]
@@ -88,7 +88,11 @@ def test_items_are_added_listed_and_deleted(client: openai.OpenAI) -> None:
     output = {"type": "function_call_output", "call_id": "c", "output": "12"}
     items: Any = client.conversations.items
     added = items.create(name, items=[{**SYSTEM, "id": "mine"}, call, output])
-    assert [one.type for one in added.data] == ["message", "function_call", "function_call_output"]
+    assert [entry.type for entry in added.data] == [
+        "message",
+        "function_call",
+        "function_call_output",
+    ]
     assert (added.first_id, added.last_id, added.has_more) == ("mine", added.data[2].id, False)
     assert [one.id for one in items.list(name)] == [one.id for one in added.data[::-1]]
     for one in added.data:
@@ -107,7 +111,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "no role": ({"items": [{"content": "a"}]}, "items"),
     "no list": ({"items": "a"}, "items"),
     "metadata": ({"metadata": {"a": 1}}, "metadata"),
-    "much metadata": ({"metadata": {str(one): "" for one in range(17)}}, "metadata"),
+    "much metadata": ({"metadata": {str(number): "" for number in range(17)}}, "metadata"),
     "unknown parameter": ({"topic": "a"}, "topic"),
 }
 

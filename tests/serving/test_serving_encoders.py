@@ -93,9 +93,11 @@ def test_pairs_are_scored_by_a_reranker_alone(classes: tuple[str, Any, int]) -> 
             url, path, query="a cat", documents=[*TEXTS[:2], {"text": TEXTS[2]}]
         )
         assert status == 200
-        assert [one["index"] for one in found["results"]] == best
-        assert [one["document"]["text"] for one in found["results"]] == [TEXTS[n] for n in best]
-        scores = [one["relevance_score"] for one in found["results"]]
+        assert [result["index"] for result in found["results"]] == best
+        assert [result["document"]["text"] for result in found["results"]] == [
+            TEXTS[n] for n in best
+        ]
+        scores = [result["relevance_score"] for result in found["results"]]
         assert scores == pytest.approx([expected[number] for number in best], abs=1e-6)
     few = send_request(
         url, "rerank", query="a cat", documents=TEXTS, top_n=1, return_documents=False
@@ -104,7 +106,7 @@ def test_pairs_are_scored_by_a_reranker_alone(classes: tuple[str, Any, int]) -> 
     logits = send_request(url, "score", queries="a cat", documents=TEXTS, use_activation=False)[1][
         "data"
     ]
-    activated = session.activate(np.array([[one["score"]] for one in logits]))[:, 0]
+    activated = session.activate(np.array([[logit["score"]] for logit in logits]))[:, 0]
     assert activated == pytest.approx(expected, abs=1e-6)
     most = len(session.tokenizer.encode("two dogs", special_tokens=False))
     requested: Any = {"query": "a cat", "documents": ["two dogs and more"]}
@@ -118,7 +120,7 @@ def test_pairs_are_scored_by_a_reranker_alone(classes: tuple[str, Any, int]) -> 
     tei = send_request(url, "rerank", query="a cat", texts=TEXTS, return_text=True, top_n=2)[1]
     assert tei == [{**one, "score": pytest.approx(one["score"], abs=1e-6)} for one in as_list[:2]]
     raw = send_request(url, "rerank", query="a cat", texts=TEXTS, raw_scores=True)[1]
-    assert sorted(one["score"] for one in raw) == sorted(one["score"] for one in logits)
+    assert sorted(one["score"] for one in raw) == sorted(logit["score"] for logit in logits)
     for wrong in ({}, {"texts": TEXTS, "documents": TEXTS}):
         assert send_request(url, "rerank", query="a cat", **wrong)[0] == 400
     tokens = sum(len(ids) for ids in session.encode([("a cat", text) for text in TEXTS]))
@@ -137,7 +139,7 @@ def test_classes_are_those_of_the_session(classes: tuple[str, Any, int]) -> None
     pooled = send_request(url, "v1/pooling", input=TEXTS)[1]["data"]
     assert [one["data"] for one in pooled] == [one["probs"] for one in found["data"]]
     logits = send_request(url, "classify", input=TEXTS, use_activation=False)[1]["data"]
-    activated = [session.activate(np.array(one["probs"])).tolist() for one in logits]
+    activated = [session.activate(np.array(logit["probs"])).tolist() for logit in logits]
     assert activated == [pytest.approx(one["probs"], abs=1e-6) for one in found["data"]]
     (ids,) = session.encode([TEXTS[2]])
     # The separator stays.
@@ -276,7 +278,7 @@ def test_embeddings_score_by_their_cosine_and_may_be_shortened(encoder_package: 
         vectors = session.embed(TEXTS)
         found = send_request(url, "score", text_1=TEXTS[0], text_2=TEXTS)[1]["data"]
         assert send_request(url, "score", queries=TEXTS[0], items=TEXTS)[1]["data"] == found
-        parts = [{"content": [{"type": "text", "text": one}]} for one in TEXTS]
+        parts = [{"content": [{"type": "text", "text": text}]} for text in TEXTS]
         assert send_request(url, "score", queries=parts[0], documents=parts)[1]["data"] == found
         ranked = send_request(url, "rerank", query=parts[0], documents=parts)[1]["results"]
         assert ranked == send_request(url, "rerank", query=TEXTS[0], documents=TEXTS)[1]["results"]
@@ -411,8 +413,8 @@ def test_tokens_of_texts_and_back(encoder_package: Package) -> None:
         pieces = send_request(
             url, "tokenize", content=TEXTS[0], add_special=True, with_pieces=True
         )[1]
-        assert [one["id"] for one in pieces["tokens"]] == ids
-        assert all(one["piece"] for one in pieces["tokens"])
+        assert [token["id"] for token in pieces["tokens"]] == ids
+        assert all(token["piece"] for token in pieces["tokens"])
         assert TEXTS[0] in send_request(url, "detokenize", tokens=bare)[1]["content"]
         for wrong in ({}, {"prompt": "a", "messages": [{"role": "user", "content": "a"}]}):
             status, refused = send_request(url, "tokenize", **wrong)

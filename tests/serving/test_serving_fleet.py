@@ -34,7 +34,7 @@ def test_the_lists_of_the_ollama_api_load_no_model() -> None:
     async def names(fleet: Fleet, path: str) -> list[str]:
         status, body = await send_request(fleet, "", b"", path)
         assert status == 200
-        return [one["name"] for one in json.loads(body)["models"]]
+        return [model["name"] for model in json.loads(body)["models"]]
 
     async def run() -> None:
         toys = [Toy(name, 40) for name in ("one", "two")]
@@ -242,11 +242,11 @@ def test_packages_of_two_tasks_are_served_together(
     alone: Any = qeff_zoo.load(trained, threads=1)
     (expected,) = alone.generate([PROMPT], generation_len=8)
     with served({MODEL: trained, "bert": encoder_package}) as url:
-        assert [one["status"] for one in models(url)] == [{"value": "unloaded"}] * 2
+        assert [model["status"] for model in models(url)] == [{"value": "unloaded"}] * 2
         body = {"prompt": PROMPT, "max_tokens": 8, "temperature": 0}
         status, found = post(url, "completions", json.dumps({"model": MODEL, **body}).encode())
         assert (status, found["choices"][0]["text"]) == (200, expected.text)
-        assert [one["status"]["value"] for one in models(url)] == ["loaded", "unloaded"]
+        assert [model["status"]["value"] for model in models(url)] == ["loaded", "unloaded"]
         status, found = post(
             url, "embeddings", json.dumps({"model": "bert", "input": "a"}).encode()
         )

@@ -127,7 +127,7 @@ def test_what_changes_nothing_is_counted_and_logged_once(
             counts[name] = counts.get(name, 0) + 1
         found = figures(url)
     assert {name: found[f"ignored_parameters_total:{name}"] for name in counts} == counts
-    lines = [one.message for one in caplog.records if "--strict-parameters" in one.message]
+    lines = [record.message for record in caplog.records if "--strict-parameters" in record.message]
     assert len(lines) == len(counts)
 
 
@@ -219,7 +219,7 @@ def test_some_tools_are_allowed(calling: Engine) -> None:
     del named["allowed_tools"]
     response = {"input": "a", "tools": [PLAIN, {**PLAIN, "name": "g"}], "tool_choice": named}
     found = ResponsesRequest.model_validate(response)
-    assert ([one.name for one in found.tools], found.tool_choice) == (["f"], "auto")
+    assert ([tool.name for tool in found.tools], found.tool_choice) == (["f"], "auto")
     with running(calling) as url:
         for wrong in ({**chosen, "mode": "none"}, {**chosen, "tools": [PLAIN]}):
             changes = {"tools": [other], "tool_choice": {**choice, "allowed_tools": wrong}}
@@ -264,9 +264,9 @@ def test_strict_beside_a_function_is_the_functions_own() -> None:
 
 def test_custom_tools_and_namespaces_are_functions_of_the_chat() -> None:
     body = ResponsesRequest.model_validate({"input": "a", "tools": [PLAIN, PATCH, MCP]})
-    functions = [one["function"] for one in body.as_chat([])["tools"]]
+    functions = [tool["function"] for tool in body.as_chat([])["tools"]]
     named = ["f", "apply_patch", "mcp__files__f", "mcp__files__apply_patch"]
-    assert [one["name"] for one in functions] == named
+    assert [function["name"] for function in functions] == named
     assert functions[2]["parameters"] == SCHEMA
     assert functions[1]["parameters"]["required"] == ["input"]
     assert 'start: "a"' in functions[1]["description"]
@@ -287,8 +287,8 @@ def test_calls_have_the_items_of_their_tools(url: str, tool: Any) -> None:
     assert same == {name: last[name] for name in same}
     if tool is PATCH:
         assert (call["type"], call["name"]) == ("custom_tool_call", "apply_patch")
-        (done,) = [one for one in lines if one["type"] == "response.custom_tool_call_input.done"]
-        deltas = [one["delta"] for one in lines if one["type"].endswith("input.delta")]
+        (done,) = [line for line in lines if line["type"] == "response.custom_tool_call_input.done"]
+        deltas = [line["delta"] for line in lines if line["type"].endswith("input.delta")]
         assert call["input"] == done["input"] == "".join(deltas)
         assert call["input"]
         assert "arguments" not in call
@@ -366,7 +366,7 @@ def test_texts_of_several_custom_calls_come_at_their_ends() -> None:
     ]  # fmt: skip
     chunks = [reply.chunk(0, Delta(text=""), [event]) for event in written]
     chunks.append(reply.chunk(0, Delta(text="", finish_reason="length"), []))
-    shown = [one["choices"][0]["delta"] for one in chunks if one]
+    shown = [chunk["choices"][0]["delta"] for chunk in chunks if chunk]
     calls = [call for delta in shown for call in delta.get("tool_calls", ())]
     assert calls == [
         {"index": 0, "id": "a", "type": "custom", "custom": {"name": "p", "input": ""}},

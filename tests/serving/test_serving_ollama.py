@@ -204,8 +204,8 @@ def test_results_without_identifiers_are_in_the_order_of_calls() -> None:
     results = [{"role": "tool", "content": text} for text in "12"]
     turns = [{"role": "assistant", "tool_calls": calls}, *results]
     first, *others = chat_of(ChatBody.model_validate({"messages": turns}))["messages"]
-    pairs = [(one["id"], one["function"]["name"]) for one in first["tool_calls"]]
-    assert [(one["tool_call_id"], one["name"]) for one in others] == pairs
+    pairs = [(call["id"], call["function"]["name"]) for call in first["tool_calls"]]
+    assert [(other["tool_call_id"], other["name"]) for other in others] == pairs
 
 
 def test_logprobs_are_those_of_the_other_api(client: ollama.Client, url: str) -> None:
@@ -223,7 +223,7 @@ def test_logprobs_are_those_of_the_other_api(client: ollama.Client, url: str) ->
         client.chat(MODEL, QUESTION, stream=True, **given),
         client.generate(MODEL, QUESTION[0]["content"], stream=True, **given),
     ):
-        assert [one for part in parts for one in part.logprobs or ()] == [*whole]
+        assert [logprob for part in parts for logprob in part.logprobs or ()] == [*whole]
 
 
 def test_thinking_text_and_calls_are_fields_of_a_message() -> None:
@@ -267,7 +267,7 @@ def test_a_client_that_leaves_frees_its_slot(client: ollama.Client, engine: Engi
 def test_models_are_listed(client: ollama.Client) -> None:
     (listed,) = client.list().models
     assert listed.model == MODEL
-    assert [one.model for one in client.ps().models] == [MODEL]
+    assert [model.model for model in client.ps().models] == [MODEL]
     shown = client.show(MODEL)
     assert {"chat", "completion"} <= {*shown.capabilities}
     assert shown.modelinfo["qeff-zoo.context_length"] == 128

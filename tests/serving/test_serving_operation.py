@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import schemathesis
-from fixtures_serving import KEY, MODEL, PROMPT, TIMEOUT, post, running, wait_until
+from fixtures_serving import KEY, MODEL, PROMPT, TIMEOUT, listening, post, running, wait_until
 from hypothesis import HealthCheck, given, settings
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -27,7 +27,7 @@ from qeff_zoo.runtime import Engine, Stats
 from qeff_zoo.runtime.text.chat_template import ChatTemplate
 from qeff_zoo.serving.monitoring.metrics import Metrics
 from qeff_zoo.serving.server.app import known_paths
-from qeff_zoo.serving.server.process import Server, url_of
+from qeff_zoo.serving.server.process import url_of
 
 pytestmark = pytest.mark.turns(3)
 
@@ -35,7 +35,7 @@ BODY = {"prompt": PROMPT, "max_tokens": 1}
 
 
 def certificate(folder: Path) -> tuple[str, str]:
-    """Make a certificate of this machine's address."""
+    """Write a certificate of this machine's address; return the paths of its chain and of its key."""
     from datetime import UTC, datetime, timedelta
     from ipaddress import ip_address
 
@@ -47,7 +47,7 @@ def certificate(folder: Path) -> tuple[str, str]:
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "test")])
     names = x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))])
     now = datetime.now(UTC)
-    made = (
+    signed = (
         x509.CertificateBuilder()
         .subject_name(name)
         .issuer_name(name)
@@ -58,7 +58,7 @@ def certificate(folder: Path) -> tuple[str, str]:
         .add_extension(names, critical=False)
         .sign(key, hashes.SHA256())
     )
-    (folder / "chain.pem").write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    (folder / "chain.pem").write_bytes(signed.public_bytes(serialization.Encoding.PEM))
     plain = serialization.NoEncryption()
     pem = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain
     (folder / "key.pem").write_bytes(key.private_bytes(*pem))
@@ -118,23 +118,17 @@ def test_the_model_has_several_names_or_none_in_a_request(engine: Engine) -> Non
 def test_a_certificate_encrypts_connections(engine: Engine, tmp_path: Path) -> None:
     files = certificate(tmp_path)
     app = serving.create_app(engine, name=MODEL, fingerprint="qz1-ab")
-    urls: list[str] = []
     trusted = ssl.create_default_context(cafile=files[0])
-    with serving.bind("127.0.0.1", 0) as listener:
-        server = Server(app, lambda: None, 0, urls.append, files)
-        thread = threading.Thread(target=server.run, args=([listener],))
-        thread.start()
-        while not urls:
-            assert thread.is_alive()
-        with urllib.request.urlopen(
-            f"{urls[0]}/models", timeout=TIMEOUT, context=trusted
-        ) as answer:
+    with serving.bind("127.0.0.1", 0) as listener, listening(app, listener, tls=files) as url:
+        assert url.startswith("https://127.0.0.1:")
+        with urllib.request.urlopen(f"{url}/models", timeout=TIMEOUT, context=trusted) as answer:
             assert json.load(answer)["data"][0]["id"] == MODEL
         with pytest.raises(urllib.error.URLError, match="certificate"):
-            urllib.request.urlopen(f"{urls[0]}/models", timeout=TIMEOUT)
-        server.should_exit = True
-        thread.join(TIMEOUT)
-    assert urls[0].startswith("https://127.0.0.1:")
+            urllib.request.urlopen(f"{url}/models", timeout=TIMEOUT)
+
+
+def test_a_certificate_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
+    files = certificate(tmp_path)
     for wrong in ((files[0], files[0]), (str(tmp_path / "none"), files[1])):
         with pytest.raises(qeff_zoo.ZooError, match="Cannot serve with the certificate"):
             serving.ServerOptions(name=MODEL, fingerprint="", tls=wrong)
@@ -145,7 +139,6 @@ def test_a_certificate_encrypts_connections(engine: Engine, tmp_path: Path) -> N
 def test_a_unix_socket_serves_its_user_alone(engine: Engine, tmp_path: Path) -> None:
     path = tmp_path / "socket"
     app = serving.create_app(engine, name=MODEL, fingerprint="qz1-ab")
-    urls: list[str] = []
     with serving.bind_unix(path) as listener:
         assert path.stat().st_mode & 0o777 == 0o600
         assert serving.is_local(listener)
@@ -154,20 +147,14 @@ def test_a_unix_socket_serves_its_user_alone(engine: Engine, tmp_path: Path) -> 
             serving.bind_unix(path),
         ):
             pass
-        server = Server(app, lambda: None, 0, urls.append)
-        thread = threading.Thread(target=server.run, args=([listener],))
-        thread.start()
-        while not urls:
-            assert thread.is_alive()
-        connection = http.client.HTTPConnection("localhost")
-        connection.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        connection.sock.connect(str(path))
-        connection.request("GET", "/v1/models")
-        assert json.load(connection.getresponse())["data"][0]["id"] == MODEL
-        connection.close()
-        server.should_exit = True
-        thread.join(TIMEOUT)
-    assert urls == [f"unix:{path}"]
+        with listening(app, listener) as url:
+            assert url == f"unix:{path}"
+            connection = http.client.HTTPConnection("localhost")
+            connection.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            connection.sock.connect(str(path))
+            connection.request("GET", "/v1/models")
+            assert json.load(connection.getresponse())["data"][0]["id"] == MODEL
+            connection.close()
     assert not path.exists()
 
 
@@ -189,7 +176,7 @@ DRAWN = (
     *("request_prefill_kv_computed_tokens", "request_max_num_generation_tokens"),
     *("request_params_n", "request_num_preemptions"),
 )
-#: Series of the dashboards in vLLM 0.33.0, besides those of histograms with other ends.
+#: Series of the dashboards in vLLM 0.33.0, with the ending of the histogram or counter that they draw.
 DASHBOARDS = (
     *(
         "e2e_request_latency_seconds_bucket",
@@ -240,8 +227,10 @@ def test_metrics_have_the_names_of_vllm_too(engine: Engine) -> None:
         for sample in family.samples
         if sample.name.startswith("vllm:")
     ]
-    assert all((one.labels["model_name"], one.labels["engine"]) == (MODEL, "0") for one in samples)
-    found = {one.name.removeprefix("vllm:"): one.value for one in samples}
+    assert all(
+        (sample.labels["model_name"], sample.labels["engine"]) == (MODEL, "0") for sample in samples
+    )
+    found = {sample.name.removeprefix("vllm:"): sample.value for sample in samples}
     assert {*DASHBOARDS} <= found.keys()
     assert found["request_params_n_sum"] == 1
     assert found["request_num_preemptions_sum"] == 0
@@ -269,23 +258,25 @@ def test_metrics_have_the_names_of_vllm_too(engine: Engine) -> None:
     assert found["num_requests_waiting_by_reason"] == found["num_preemptions_total"] == 0
     assert 'http_requests_total{handler="/v1/completions",status="2xx"} 1.0' in text
     states = {
-        one.labels["sleep_state"]: one.value
-        for one in samples
-        if one.name == "vllm:engine_sleep_state"
+        sample.labels["sleep_state"]: sample.value
+        for sample in samples
+        if sample.name == "vllm:engine_sleep_state"
     }
     assert states == {"awake": 1, "weights_offloaded": 0, "discard_all": 0}
     (started,) = re.findall(r"^process_start_time_seconds (\S+)$", text, re.MULTILINE)
     assert 0 < time.time() - float(started) < 86_400
     assert found["kv_cache_usage_perc"] == found["num_requests_waiting"] == 0
     ended = {
-        one.labels["finished_reason"]: one.value
-        for one in samples
-        if one.name == "vllm:request_success_total"
+        sample.labels["finished_reason"]: sample.value
+        for sample in samples
+        if sample.name == "vllm:request_success_total"
     }
     assert ended.keys() == {"stop", "length", "abort", "error"}
     assert sum(ended.values()) == sum(after.finished.values())
     bounds = [
-        one.labels["le"] for one in samples if one.name == "vllm:request_prompt_tokens_bucket"
+        sample.labels["le"]
+        for sample in samples
+        if sample.name == "vllm:request_prompt_tokens_bucket"
     ]
     assert bounds == ["1.0", "2.0", "5.0", "10.0", "20.0", "50.0", "100.0", "+Inf"]  # of 128 tokens
 

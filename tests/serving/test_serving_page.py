@@ -89,7 +89,7 @@ def test_a_chat_with_a_key_streams_and_stops(
         page.keyboard.press("Enter")
     page.wait_for_selector("#model option", state="attached")
     assert len(tab.errors) == 2
-    assert all("401" in one for one in tab.errors)
+    assert all("401" in error for error in tab.errors)
     tab.errors.clear()
     stored = page.evaluate("[sessionStorage.getItem('key'), localStorage.length, document.cookie]")
     assert stored == [KEY, 0, ""]
@@ -136,8 +136,8 @@ def test_text_of_models_is_never_html(engine: Engine, tab: Tab) -> None:
     page = tab.page
     call = {"index": 0, "id": "c", "function": {"name": HOSTILE, "arguments": HOSTILE}}
     deltas = [{"reasoning_content": HOSTILE}, {"content": OUTPUT}, {"tool_calls": [call]}]
-    chunks = [{"choices": [{"delta": one, "finish_reason": None}]} for one in deltas]
-    body = "".join(f"data: {json.dumps(one)}\n\n" for one in chunks) + "data: [DONE]\n\n"
+    chunks = [{"choices": [{"delta": delta, "finish_reason": None}]} for delta in deltas]
+    body = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks) + "data: [DONE]\n\n"
     with running(engine, name=HOSTILE) as url:
         page.route(
             "**/v1/chat/completions",
@@ -267,7 +267,7 @@ def test_chats_and_versions_stay_in_the_browser(guarded: str, tab: Tab, tmp_path
     page, turns = tab.page, []
 
     def write(messages: list[Any]) -> str:
-        turns.append([one["content"] for one in messages])
+        turns.append([message["content"] for message in messages])
         return f"answer {len(turns)}"
 
     opened_with(page, guarded, write)
@@ -458,7 +458,7 @@ def test_what_is_sent_scrolls_and_a_dead_server_is_named(guarded: str, tab: Tab)
     ended = f"The server at {host} cannot be reached. Is it running? Then try again."
     send_request(page, "again", ended)
     assert page.locator("article.assistant .error").last.inner_text() == ended
-    assert any("ERR_CONNECTION_REFUSED" in one for one in tab.errors)
+    assert any("ERR_CONNECTION_REFUSED" in error for error in tab.errors)
     tab.errors.clear()
     page.unroute("**/v1/chat/completions")
     page.route(

@@ -119,7 +119,7 @@ def test_neutral_values_of_other_servers_change_nothing(
     assert named.usage is not None
     assert named.usage.completion_tokens == 3
     both: Any = [PROMPT, alone.encode(PROMPT)]
-    assert [one.text for one in complete(client, both).choices] == [usual.text] * 2
+    assert [choice.text for choice in complete(client, both).choices] == [usual.text] * 2
 
 
 def test_a_request_is_named_by_its_client_or_by_the_server(url: str) -> None:
@@ -209,7 +209,7 @@ def test_echo_scores_the_prompt_as_transformers(
     assert found.logprobs.token_logprobs[1:] == pytest.approx(
         [float(expected[at, token]) for at, token in enumerate(ids[1:])], abs=1e-3
     )
-    best = [max(one.values()) for one in found.logprobs.top_logprobs[1:]]
+    best = [max(logprob.values()) for logprob in found.logprobs.top_logprobs[1:]]
     assert best == pytest.approx(expected[:-1].max(-1).values.tolist(), abs=1e-3)
     (usual,) = alone.generate([PROMPT], generation_len=1)
     assert whole.text == PROMPT + usual.text
@@ -276,7 +276,7 @@ def test_tokens_are_named_by_their_ids_on_request(
     ids = alone.encode(PROMPT)
     usual = complete(client, echo=True, logprobs=1, max_tokens=2).choices[0].logprobs
     found = complete(client, echo=True, logprobs=1, max_tokens=2, **requested).choices[0].logprobs
-    assert found.tokens[: len(ids)] == [f"token_id:{one}" for one in ids]
+    assert found.tokens[: len(ids)] == [f"token_id:{token}" for token in ids]
     assert (found.token_logprobs, found.text_offset) == (usual.token_logprobs, usual.text_offset)
     first, *_ = chat(client, logprobs=True, top_logprobs=1, **requested).choices[0].logprobs.content
     assert first.token == first.top_logprobs[0].token

@@ -90,7 +90,9 @@ def test_a_stream_has_the_events_of_its_response(client: openai.OpenAI) -> None:
     with client.responses.stream(
         model=MODEL, input=REQUESTED, max_output_tokens=16, temperature=0
     ) as stream:
-        text = "".join(one.delta for one in stream if one.type == "response.output_text.delta")
+        text = "".join(
+            chunk.delta for chunk in stream if chunk.type == "response.output_text.delta"
+        )
         assert stream.get_final_response().output_text == text == expected.output_text
 
 
@@ -102,8 +104,8 @@ def test_a_text_has_log_probabilities_on_request(client: openai.OpenAI) -> None:
     found = respond(client, **requested).output[0].content[0].logprobs
     assert [one.model_dump() for one in found] == [one.model_dump() for one in expected]
     events = [*respond(client, stream=True, **requested)]
-    deltas = [one for one in events if one.type == "response.output_text.delta"]
-    streamed = [entry.model_dump() for one in deltas for entry in one.logprobs]
+    deltas = [event for event in events if event.type == "response.output_text.delta"]
+    streamed = [entry.model_dump() for delta in deltas for entry in delta.logprobs]
     assert streamed == [one.model_dump() for one in found]
     assert events[-1].response.output[0].content[0].logprobs == found
     assert respond(client).output[0].content[0].logprobs == []
@@ -258,7 +260,7 @@ def test_functions_are_called_and_answered(calling: openai.OpenAI) -> None:
     deltas = "".join(
         event.delta for event in events if event.type == "response.function_call_arguments.delta"
     )
-    (done,) = (one for one in events if one.type == "response.function_call_arguments.done")
+    (done,) = (event for event in events if event.type == "response.function_call_arguments.done")
     assert deltas == done.arguments == call.arguments == events[-1].response.output[0].arguments
     output = {"type": "function_call_output", "call_id": call.call_id, "output": "12"}
     answer = respond(calling, [output], previous_response_id=found.id, tools=[TOOL])

@@ -149,13 +149,13 @@ def test_a_call_is_parsed_in_what_the_model_chooses(thinking: openai.OpenAI) -> 
     whole = request(thinking, **options).choices[0]
     message = whole.message
     assert (message.content, message.reasoning_content, message.reasoning) == ("I see.", "hm", "hm")
-    called = [(one.function.name, one.function.arguments) for one in message.tool_calls]
+    called = [(call.function.name, call.function.arguments) for call in message.tool_calls]
     assert called == [("get_weather", '{"city": "Rome"}'), ("now", "{}")]
     assert whole.finish_reason == "tool_calls"
     text, reasoning, calls, reasons = grown(request(thinking, stream=True, **options))
     assert (text, reasoning, reasons) == ("I see.", "hm", ["tool_calls"])
-    assert [one[1:] for one in calls] == [
-        [one.function.name, one.function.arguments] for one in message.tool_calls
+    assert [call[1:] for call in calls] == [
+        [call.function.name, call.function.arguments] for call in message.tool_calls
     ]
     first = request(thinking, **options, parallel_tool_calls=False).choices[0].message.tool_calls
     assert len(first) == 1
@@ -337,7 +337,7 @@ def test_sets_of_arguments_are_valid(parser: str, templated: Any, engine: Engine
     session = templated("{{ messages[0].content }}{% if tools %}:{% endif %}")
     assert session.tokenizer
     texts = session.tokenizer.token_bytes or {}
-    allowed = [one for one, data in texts.items() if b"\n" not in data]  # no blanks without end
+    allowed = [name for name, data in texts.items() if b"\n" not in data]  # no blanks without end
     function = {"name": "f", "parameters": Tags.model_json_schema()}
     tools: Any = [{"type": "function", "function": function}]
     formats, ended = ChatFormats(parser, "none"), 0

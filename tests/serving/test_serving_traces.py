@@ -53,11 +53,11 @@ class Collector(ThreadingHTTPServer):
         )
 
         requests = map(ExportTraceServiceRequest.FromString, self.bodies)
-        return [one for request in requests for one in request.resource_spans]
+        return [span for request in requests for span in request.resource_spans]
 
     def spans(self) -> list[Any]:
         """Return all received spans."""
-        scopes = [scope for one in self.resources() for scope in one.scope_spans]
+        scopes = [scope for resource in self.resources() for scope in resource.scope_spans]
         return [span for scope in scopes for span in scope.spans]
 
 
@@ -89,7 +89,10 @@ def collector() -> Iterator[Collector]:
 
 def values(attributes: Any) -> dict[str, Any]:
     """Return attributes by name, in the types of OTLP."""
-    return {one.key: getattr(one.value, one.value.WhichOneof("value")) for one in attributes}
+    return {
+        attribute.key: getattr(attribute.value, attribute.value.WhichOneof("value"))
+        for attribute in attributes
+    }
 
 
 def body(**choices: Any) -> bytes:
@@ -126,7 +129,7 @@ def test_a_generation_has_a_span_in_its_clients_trace(
         "gen_ai.usage.prompt_tokens": answer["usage"]["prompt_tokens"],
         "gen_ai.usage.completion_tokens": 3,
     }
-    seconds = {name.removeprefix("gen_ai.latency."): one for name, one in times.items()}
+    seconds = {name.removeprefix("gen_ai.latency."): value for name, value in times.items()}
     queue, inference = seconds.pop("time_in_queue"), seconds.pop("time_in_model_inference")
     prefill, decode = seconds.pop("time_in_model_prefill"), seconds.pop("time_in_model_decode")
     assert inference == pytest.approx(prefill + decode)
@@ -148,8 +151,8 @@ def test_choices_and_streams_have_spans_of_their_own(engine: Engine, collector: 
             assert answer.read().endswith(b"data: [DONE]\n\n")
         assert post(url, "completions", body())[0] == 200
     spans = collector.spans()
-    assert len({one.trace_id for one in spans}) == len(spans) == 3
-    assert not any(one.parent_span_id for one in spans)
+    assert len({span.trace_id for span in spans}) == len(spans) == 3
+    assert not any(span.parent_span_id for span in spans)
 
 
 def test_a_collector_that_is_absent_delays_no_request(

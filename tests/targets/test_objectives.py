@@ -84,13 +84,13 @@ def test_an_objective_sets_the_options_of_the_compiler(tmp_path: Path) -> None:
     plan = planned(
         tmp_path / "bert-base-uncased", BERT, "BertForQuestionAnswering", profile="best-throughput"
     )
-    fields = {name: (one["value"], one["by"]) for name, one in plan.explained().items()}
+    fields = {name: (value["value"], value["by"]) for name, value in plan.explained().items()}
     by = "best-throughput: bert-base-uncased"
     assert fields["target.num_cores"] == (2, by)
     assert fields["target.multicast_weights"] == (True, by)
     assert fields["shape.batch_size"] == (10, by)
     assert fields["shape.seq_lens"][1] == "recipe:latency"
-    (note,) = (one for one in plan.warnings if "Qualcomm" in one)
+    (note,) = (warning for warning in plan.warnings if "Qualcomm" in warning)
     assert "2,368 inputs a second, 29.96 ms with 7 programs of 2 cores" in note
 
 
@@ -101,7 +101,7 @@ def test_the_user_chooses_before_an_objective(tmp_path: Path) -> None:
         num_cores=4,
         batch_size=2,
     )
-    fields = {name: (one["value"], one["by"]) for name, one in plan.explained().items()}
+    fields = {name: (value["value"], value["by"]) for name, value in plan.explained().items()}
     assert fields["target.num_cores"] == (4, "user")
     assert fields["shape.batch_size"] == (2, "user")
     assert fields["target.mos"] == (14, "best-latency: bert-base-uncased")
@@ -114,7 +114,7 @@ def test_settings_that_a_target_lacks_are_named(tmp_path: Path) -> None:
         profile="best-throughput",
     )
     assert "target.ols" not in plan.explained()
-    assert any("Not set: multicast_weights, ols." in one for one in plan.warnings)
+    assert any("Not set: multicast_weights, ols." in warning for warning in plan.warnings)
 
 
 def test_an_objective_without_measured_settings_is_refused(tmp_path: Path) -> None:

@@ -89,7 +89,11 @@ def test_integers_of_a_checkpoint_stay(ordered: bool, models: Models, tmp_path: 
     done = pipeline.build(str(source), choices, validate=ordered, store=store)
     assert done.package.validated == ("checkpoint" if ordered else "none")
     (program,) = done.package.programs
-    found = {(one.format.bits, one.format.block) for one in program.numerics.matrices if one.kept}
+    found = {
+        (matrix.format.bits, matrix.format.block)
+        for matrix in program.numerics.matrices
+        if matrix.kept
+    }
     assert found == set(kinds.values())
 
 
@@ -101,13 +105,13 @@ def test_minima_are_subtracted(models: Models, tmp_path: Path) -> None:
     origin = {"config_from": str(models.llama)}
     done = pipeline.build(str(source), choices, validate=False, store=store, **origin)
     (program,) = done.package.programs
-    assert any(one.format.offsets for one in program.numerics.matrices)
+    assert any(matrix.format.offsets for matrix in program.numerics.matrices)
 
 
 def test_left_sides_are_rounded_in_the_smallest_blocks(models: Models, tmp_path: Path) -> None:
     package = models.build(models.bert, tmp_path, target="openvino", weights="int8")
     (program,) = package.programs
-    first, *others = (one for one in program.numerics.matrices if one.multiplied)
+    first, *others = (matrix for matrix in program.numerics.matrices if matrix.multiplied)
     smaller = replace(first, format=replace(first.format, block=16))
     looked_up = replace(smaller, multiplied=False, gathered=True)
     for changed, size in ((smaller, 16), (looked_up, others[0].format.block)):
@@ -125,7 +129,7 @@ def test_prompts_in_pieces_give_the_logits_of_onnx_runtime(models: Models, tmp_p
         logits.append(decoder.prefill({1: Piece(PROMPTS[1][16:], 16)}))
         logits.append(decoder.decode({0: Piece([5], 3), 1: Piece([6], 25), 2: Piece([8], 12)}))
         logits.append(decoder.prefill({2: Piece([*range(30, 40)], 13)}))
-        found.append(np.array([values for one in logits for _, values in sorted(one.items())]))
+        found.append(np.array([values for logit in logits for _, values in sorted(logit.items())]))
     expected, got = found
     assert distance(got, expected) <= CLOSE
 

@@ -255,7 +255,9 @@ def test_graph_points_into_the_safetensors_file(name: str, storage: str) -> None
             assert own.dtype == dtype
             found.add(entry)
     # A table in which rows are looked up and no more has zero points as others have, which nothing reads.
-    looked_up = {one.name for one in lowered(name, storage).numerics.matrices if not one.multiplied}
+    looked_up = {
+        matrix.name for matrix in lowered(name, storage).numerics.matrices if not matrix.multiplied
+    }
     assert names - found == (
         {f"{one}.zero_points" for one in looked_up} if storage == "w8a8" else set()
     )

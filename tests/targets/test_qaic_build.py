@@ -282,8 +282,8 @@ def test_names_are_those_of_the_compiler() -> None:
     ]  # fmt: skip
     x = ir.Value(name="x")
     nodes = [
-        ir.Node(one.domain, one.name, [x], num_outputs=1, name=f"model.layers.{place}")
-        for place, one in enumerate(functions)
+        ir.Node(function.domain, function.name, [x], num_outputs=1, name=f"model.layers.{place}")
+        for place, function in enumerate(functions)
     ]
     nodes.append(ir.Node("", "Relu", [x], num_outputs=1))
     graph = ir.Graph([x], [node.outputs[0] for node in nodes], nodes=nodes, name="g")

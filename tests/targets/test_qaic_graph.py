@@ -233,9 +233,9 @@ def test_transferred_states_have_the_names_of_vllm_qaic(name: str) -> None:
     )
     names = [state.name for state in states_of(plain.inputs)]
     found = states_of(apart.inputs)
-    assert [state.name for state in found] == [f"{one}_vllmKvCache" for one in names]
+    assert [state.name for state in found] == [f"{key}_vllmKvCache" for key in names]
     outputs = {value.name for value in apart.outputs}
-    assert outputs == {"logits", *(f"{one}_vllmKvCache_RetainedState" for one in names)}
+    assert outputs == {"logits", *(f"{key}_vllmKvCache_RetainedState" for key in names)}
 
 
 FORMS = [
@@ -306,7 +306,7 @@ def tensor_of(attribute: ir.Attr) -> Array:
 def assert_weights(made: Lowered) -> None:
     """Weights lie as they are read: constants (inputs, outputs) where they are multiplied by."""
     for node in made.model.graph:
-        fixed = all(one and ir.convenience.get_const_tensor(one) for one in node.inputs[1:])
+        fixed = all(value and ir.convenience.get_const_tensor(value) for value in node.inputs[1:])
         if node.op_type in ("Transpose", "Reshape", "Slice", "Shape") and fixed:
             assert not external_data.is_placeholder(node.inputs[0])
     read = external_data.slots_read(made.model.graph) - {""}

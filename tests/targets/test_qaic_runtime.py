@@ -82,7 +82,7 @@ def test_states_may_be_named_as_by_qnn(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(toy_qpc, "_dotted", lambda name: name)
     note["model"] = str(toy(tmp_path / "other.onnx", slots=False, contexts=False))
     note["pairs"] = {
-        one.replace(".", "_"): other.replace(".", "_") for one, other in note["pairs"].items()
+        name.replace(".", "_"): other.replace(".", "_") for name, other in note["pairs"].items()
     }
     path.write_bytes(b"NO QPC\n" + json.dumps(note).encode())
     assert answers(session_of(package)) == [toy_answer(prompt, LENGTH) for prompt in PROMPTS]
@@ -112,7 +112,7 @@ def test_bfloat16_is_the_nearest_number(values: list[float]) -> None:
 def halves(folder: Path, sizes: dict[str, Any]) -> list[TextGenerationSession]:
     """Open a package for prompts and one for answers, whose states are listed in float16."""
     states = ("past_key.0", "recurrent_state.1")
-    precise = {f"{one}{end}": "float16" for one in states for end in ("", "_RetainedState")}
+    precise = {f"{state}{end}": "float16" for state in states for end in ("", "_RetainedState")}
     options = {"split-retained-state-io": True, "aic-num-cores": 8}
     return [
         session_of(
@@ -146,7 +146,7 @@ def test_cards_that_run_prompts_hand_over_to_cards_that_decode(
             engine.submit(second.request(prompt, generation_len=LENGTH, ignore_eos=True))
             for prompt in PROMPTS
         ]
-        assert [one.result(60).token_ids for one in handles] == [
+        assert [handle.result(60).token_ids for handle in handles] == [
             toy_answer(prompt, LENGTH) for prompt in PROMPTS
         ]
         assert engine.stats().handed_over == len(PROMPTS)
@@ -213,13 +213,18 @@ def test_slices_are_of_one_state_each() -> None:
         for layer in (1, 10, 11)
         for axes in [("full_batch_size", 2, "ctx_len", 4)]
     ]
-    shapes = {one.name: np.zeros((2, 2, 8, 4), np.float16) for one in states}
+    shapes = {job.name: np.zeros((2, 2, 8, 4), np.float16) for job in states}
     specs = json.loads(slices.specification(states, Memory(shapes)))["BufferSpecs"]
     for state in states:
         for name in (state.name, state.output):
             (spec,) = [one for one in specs if re.fullmatch(one["Name"], name)]
             assert spec["ElemSize"] == 2
-            assert [one["start"] for one in spec["DimSpecs"]] == ["batch_index", 0, "ctx_start", 0]
+            assert [dimspec["start"] for dimspec in spec["DimSpecs"]] == [
+                "batch_index",
+                0,
+                "ctx_start",
+                0,
+            ]
 
 
 @pytest.mark.parametrize(

@@ -140,7 +140,7 @@ class Rows:
             )
             fed["top_ks"][place], fed["top_ps"][place] = requested.top_k or MOST, requested.top_p
             row.done += len(tokens)
-        names = [one.name for one in self.session.get_outputs()]
+        names = [output.name for output in self.session.get_outputs()]
         made = dict(zip(names, self.session.run(None, {**fed, **self.states}), strict=True))
         self.states = {name: made[f"{name}_RetainedState"] for name in self.states}
         assert made["next_tokens"].dtype == np.int64
@@ -283,7 +283,7 @@ def test_a_package_draws_its_tokens(
     assert {one["stage"] for one in drawn} >= {"prefill", "decode", "continuous_batching"}
     assert any("canary" in one for one in drawn)
     (program,) = manifest["programs"]
-    assert [one["name"] for one in program["outputs"]] == ["next_tokens", "probs"]
+    assert [output["name"] for output in program["outputs"]] == ["next_tokens", "probs"]
     kept = [state for state in program["states"] if state["kind"] == "penalty"]
     assert [(one["dtype"], one["axes"][0]) for one in kept] == [("bool", "full_batch_size")] * 2
     types = {one["name"]: (one["dtype"], one["shape"]) for one in program["inputs"]}
@@ -302,7 +302,7 @@ def test_a_package_draws_its_tokens(
         assert (after.max(1).values - chosen).max() <= 0.01 * after.std()  # half precision
 
     requested = Sampling(temperature=1.5, top_p=0.95, repetition_penalty=1.2, seed=4, logprobs=2)
-    alone = [session.generate([one], generation_len=6, sampling=requested)[0] for one in prompts]
+    alone = [session.generate([text], generation_len=6, sampling=requested)[0] for text in prompts]
     assert session.generate(prompts, generation_len=6, sampling=requested) == alone
     other = dataclasses.replace(requested, seed=5)
     assert session.generate(prompts, generation_len=6, sampling=other) != alone
@@ -331,7 +331,7 @@ def test_a_package_draws_its_tokens(
 
 def greedy(session: TextGenerationSession, prompts: list[list[int]]) -> list[list[int]]:
     """Return answers of requests that share the rows, which are those of each by itself."""
-    alone = [session.generate([one], generation_len=6)[0].token_ids for one in prompts]
+    alone = [session.generate([prompt], generation_len=6)[0].token_ids for prompt in prompts]
     together = session.generate(prompts, generation_len=6)
     assert [one.token_ids for one in together] == alone
     return alone

@@ -113,7 +113,9 @@ def test_heads_of_the_decoders_own_program_draft(
     (logits,) = program["outputs"]
     kept, vocab = "num_logits_to_keep", config["vocab_size"]
     assert logits["shape"] == ["batch_size", kept, 4, vocab]
-    assert [one["symbols"].get(kept) for one in program["specializations"]] == ["1", "1", "4"]
+    assert [
+        specialization["symbols"].get(kept) for specialization in program["specializations"]
+    ] == ["1", "1", "4"]
     package = adopt(folder, compiled(folder, tmp_path), Store())
     with pytest.raises(PackageError, match="logits of the heads that draft for it beside the"):
         serve_args(package)
@@ -150,7 +152,7 @@ def test_integers_of_a_checkpoint_stay(
     (program,) = manifest["programs"]
     assert program["ways"]["weights"] == {"kept": 24, "decoded": 4}
     matrices = program["numerics"]["matrices"]
-    assert Counter(one["format"]["bits"] for one in matrices) == {
+    assert Counter(matrix["format"]["bits"] for matrix in matrices) == {
         4: 24,
         **({6: 5} if mxfp6 else {}),
     }
@@ -245,7 +247,7 @@ def test_a_vision_language_model_equals_hugging_face(
 ) -> None:
     model_type, sizes = SEEING[case]
     source, folder = prepare_media(model_type, **sizes)
-    angles = [one.get("ways", {}).get("angles", {}) for one in emulated(folder)["programs"]]
+    angles = [program.get("ways", {}).get("angles", {}) for program in emulated(folder)["programs"]]
     assert all(ways.keys() <= {"table"} for ways in angles)
     session = open_session(adopt(folder, compiled(folder, tmp_path), Store()))
     assert isinstance(session, ImageTextToTextSession)
@@ -269,7 +271,7 @@ def test_a_vision_language_model_equals_hugging_face(
     for made, images, answer in zip(requests, shown, session.generate(requests), strict=True):
         tokens = torch.tensor([[*made.prompt, *answer.token_ids]])
         settings = {
-            name: torch.cat([torch.tensor(one[name]) for one in images])
+            name: torch.cat([torch.tensor(image[name]) for image in images])
             for name in photos[0]
             if images
         }
@@ -300,7 +302,7 @@ def same_first_calls(
         patch.setattr(execution, "setData", spy)
         session.generate([session.request(text, images=[image], generation_len=1)])
     package = package_of(folder)
-    recorders = {one.role: bundles.Recorder(one) for one in package.programs}
+    recorders = {program.role: bundles.Recorder(program) for program in package.programs}
     recording = open_session(package, opening=lambda role, _: adapted(recorders[role]))
     recording.generate([recording.request(text, images=[image], generation_len=1)])
     for recorder in recorders.values():
@@ -332,10 +334,10 @@ def test_one_vision_program_has_the_names_of_qefficient(
     (program,) = emulated(folder)["programs"]
     assert program["role"] == "language"
     assert [one["name"] for one in program["inputs"]] == ["input_ids", "position_ids", "image_idx"]
-    assert [one["name"] for one in program["outputs"]] == ["logits", "image_idx_output"]
+    assert [output["name"] for output in program["outputs"]] == ["logits", "image_idx_output"]
     kept, *others = program["states"]
     assert (kept["name"], kept["kind"], kept["dtype"]) == ("pixel_values", "features", "float16")
-    assert {one["kind"] for one in others} == {"growing"}
+    assert {other["kind"] for other in others} == {"growing"}
     assert program["vision_size"] == 16
     written = json.loads((folder / "specializations.json").read_text())["specializations"]
     assert all({*one["symbols"]} == {"batch_size", "seq_len", "ctx_len"} for one in written)
@@ -390,8 +392,8 @@ def test_programs_of_audio_models_have_the_names_of_qefficient(
     _, folder = prepare_media("qwen2_audio", batch_size=2)
     language, audio = emulated(folder)["programs"]
     assert [one["name"] for one in language["inputs"]] == ["input_ids", "position_ids", "audio_idx"]
-    assert [one["name"] for one in language["outputs"]] == ["logits", "audio_idx_output"]
-    (kept,) = (one for one in language["states"] if one["kind"] == "features")
+    assert [output["name"] for output in language["outputs"]] == ["logits", "audio_idx_output"]
+    (kept,) = (state for state in language["states"] if state["kind"] == "features")
     assert (kept["name"], kept["axes"][:2]) == ("audio_embeds", [1, "audio_rows"])
     assert kept["dtype"] == "float16"
     sizes = [entry["symbols"]["audio_rows"] for entry in language["specializations"]]
@@ -417,7 +419,7 @@ def test_an_encoder_answers_as_hugging_face_does(
     def embedded() -> Any:
         with torch.no_grad():
             states = [model.eval()(torch.tensor([text])).last_hidden_state[0] for text in texts]
-        return torch.stack([one.float().mean(0) for one in states]).numpy()
+        return torch.stack([state.float().mean(0) for state in states]).numpy()
 
     expected = embedded()
     with in_float16(model):
@@ -434,7 +436,7 @@ def test_what_is_rounded_more_is_predicted_so(
     against = {check["against"]["dtype"] for check in manifest["validation"]}
     assert against >= {"float32 rounded to mxfp6", "float16 + mxfp6"}
     (program,) = manifest["programs"]
-    assert {one["format"]["bits"] for one in program["numerics"]["matrices"]} == {6}
+    assert {matrix["format"]["bits"] for matrix in program["numerics"]["matrices"]} == {6}
     assert not adopt(folder, compiled(folder, tmp_path), Store()).verify()
 
 

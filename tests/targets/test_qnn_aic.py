@@ -303,7 +303,7 @@ def test_values_of_the_file_precede_defaults() -> None:
 
 def test_every_option_is_used_and_documented() -> None:
     elsewhere = {"num_devices", "mxint8_kv_cache", "qnn_config"}
-    ours = {name for name, one in OPTIONS.items() if "qnn-aic" in one.targets}
+    ours = {name for name, option in OPTIONS.items() if "qnn-aic" in option.targets}
     assert ours == {*SPELLED.values()} | elsewhere
     text = (STUB.parent.parent / "docs" / "qaic-reference.md").read_text()
     for key, name in SPELLED.items():

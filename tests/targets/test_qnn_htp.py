@@ -125,12 +125,12 @@ def test_recurrences_in_blocks_are_those_of_a_scan(
         rng.standard_normal((batch, seq, groups, keys)),
         *([rng.random((batch, seq, heads))] if delta else []),
     ]
-    feeds = {f"input{place}": one.astype(np.float32) for place, one in enumerate(arrays)}
+    feeds = {f"input{place}": array.astype(np.float32) for place, array in enumerate(arrays)}
 
     def run(*, expanded: bool) -> list[Any]:
         inputs = [
-            ir.Value(name=name, shape=ir.Shape(one.shape), type=FLOAT)
-            for name, one in feeds.items()
+            ir.Value(name=name, shape=ir.Shape(feed.shape), type=FLOAT)
+            for name, feed in feeds.items()
         ]
         op = "DeltaRecurrence" if delta else "LinearRecurrence"
         sizes = {"heads": heads, "groups": groups}
@@ -140,7 +140,9 @@ def test_recurrences_in_blocks_are_those_of_a_scan(
         graph = ir.Graph(
             inputs, node.outputs, nodes=[node], opset_imports={"": 18, SEMANTIC: 1}, name="g"
         )
-        bodies = [one for one in semantic.functions() if one.name == op and not expanded]
+        bodies = [
+            function for function in semantic.functions() if function.name == op and not expanded
+        ]
         if expanded:
             recurrence.expand(graph)
         return _run(ir.Model(graph, ir_version=10, functions=bodies), feeds)
@@ -161,10 +163,10 @@ def _graph(make: Any, **inputs: Any) -> ir.Graph:
     given = [
         ir.Value(
             name=name,
-            shape=ir.Shape(one.shape),
-            type=ir.TensorType(ir.DataType.from_numpy(one.dtype)),
+            shape=ir.Shape(array.shape),
+            type=ir.TensorType(ir.DataType.from_numpy(array.dtype)),
         )
-        for name, one in inputs.items()
+        for name, array in inputs.items()
     ]
     tape = Tape()
     made = make(tape, *given)
@@ -286,7 +288,7 @@ def test_a_package_is_validated_on_the_simulator(package: Package) -> None:
 def test_a_package_is_one_compiled_graph_for_each_specialization(package: Package) -> None:
     (program,) = package.programs
     folder = package.path / program.path
-    names = {one["name"] for one in program.specializations}
+    names = {specialization["name"] for specialization in program.specializations}
     assert {path.name for path in folder.iterdir()} == {
         file for name in names for file in (f"{name}.onnx", f"{name}_qnn.bin")
     }
@@ -369,7 +371,7 @@ def test_htp_package_runs_from_the_command_line(
     argv = ["run", str(package.path), "--prompt", "the quick", "--generation-len", "3", "--json"]
     assert main(argv) == 0
     answer = json.loads(capsys.readouterr().out)
-    assert [len(one["token_ids"]) for one in answer["outputs"]] == [3]
+    assert [len(output["token_ids"]) for output in answer["outputs"]] == [3]
 
 
 def test_a_simulator_that_dies_is_an_error_and_not_the_end(package: Package) -> None:

@@ -128,7 +128,7 @@ def test_a_batch_of_adapters_equals_peft(
 ) -> None:
     for kind, folder in adapters.items():
         session.adapters.load(kind, folder)
-    assert {one.slot for one in session.adapters.values()} == {1, 2, 3}
+    assert {adapter.slot for adapter in session.adapters.values()} == {1, 2, 3}
     for got, wanted in zip(run(session, [0, 1, 2, 3]), expected, strict=True):
         assert apart(got, wanted) < EXACT
     base = peft_adapters.logits(models.llama, None, TOKENS[2])
@@ -557,8 +557,8 @@ def test_adapters_of_running_and_waiting_requests_are_a_metric(
                 for line in lines
                 if 'running_lora_adapters="b",waiting_lora_adapters="a,b"' in line
             ]
-        for one in handles:
-            one.cancel()
+        for handle in handles:
+            handle.cancel()
     head, value = found[0].split()
     assert head.startswith(f'vllm:lora_requests_info{{max_lora="{SLOTS}",')
     assert 0 <= time.time() - float(value) < 600
@@ -641,7 +641,7 @@ def test_other_architectures_take_adapters(
     session = build(source, **SHAPE, **TAKING)
     sites = list(session.adapters.sites)
     model = peft_adapters.load(source)
-    names = [name for name, _ in model.named_modules() if any(one.is_of(name) for one in sites)]
+    names = [name for name, _ in model.named_modules() if any(site.is_of(name) for site in sites)]
     assert len(names) == len(sites)
     folder = peft_adapters.write(tmp_path / "a", model, size=0.1, r=4, target_modules=names)
     session.adapters.load("a", folder)

@@ -136,6 +136,6 @@ def test_every_api_answers_after_a_broken_call(
             assert status == 200, answer
             usage = answer.get("usage", answer)
             names = ("prompt_tokens", "input_tokens", "prompt_eval_count")
-            found[name] = next(usage[one] for one in names if one in usage)
+            found[name] = next(usage[key] for key in names if key in usage)
             found[name] += usage.get("cache_read_input_tokens", 0)
     assert found == dict.fromkeys(CALLS, expected)

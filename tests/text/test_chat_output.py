@@ -59,8 +59,8 @@ SCHEMAS: dict[str, Any] = {
     "now": {"type": "object", "properties": {}, "additionalProperties": False},
 }
 TOOLS = [
-    {"type": "function", "function": {"name": name, "parameters": one}}
-    for name, one in SCHEMAS.items()
+    {"type": "function", "function": {"name": name, "parameters": schema}}
+    for name, schema in SCHEMAS.items()
 ]
 #: Texts of arguments: JSON's and Python's quotes and escapes, and marks that are not the format's.
 WORDS = (
@@ -125,16 +125,16 @@ def check_calls(
     """Check that the parser returns the calls that the template renders, whatever the pieces of the text."""
     known = CALL_FORMATS[name]
     text_before = "" if known.bare or name == "openai" else text_before  # those have calls or text
-    functions = [{"name": "get_weather", "arguments": one} for one in arguments]
+    functions = [{"name": "get_weather", "arguments": argument} for argument in arguments]
     functions.append({"name": "now", "arguments": {}})
     calls = [
-        {"id": f"abcdefgh{at}", "type": "function", "function": one}
-        for at, one in enumerate(functions)
+        {"id": f"abcdefgh{at}", "type": "function", "function": function}
+        for at, function in enumerate(functions)
     ]
     text = rendered(name, {"content": text_before, "tool_calls": calls})
     whole = parsed([text], OutputParser(known, schemas=SCHEMAS))
     assert [(call.name, json.loads(call.arguments)) for call in whole.calls] == [
-        (one["name"], one["arguments"]) for one in functions
+        (function["name"], function["arguments"]) for function in functions
     ]
     assert whole.text.replace("<|end_of_turn|>", "").strip() == text_before
     for pieces in (*(cut(text, places) for places in cuts), text):

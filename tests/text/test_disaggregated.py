@@ -42,7 +42,10 @@ def opened(package: Package) -> TextGenerationSession:
 
 
 def test_each_has_its_own_calls(halves: list[Package]) -> None:
-    kinds = [[one["name"] for one in half.programs[0].specializations] for half in halves]
+    kinds = [
+        [specialization["name"] for specialization in half.programs[0].specializations]
+        for half in halves
+    ]
     assert kinds == [["Prefill"], ["Decode"]]
     stages = {check["stage"]: check["passed"] for check in halves[0].manifest["validation"]}
     names = ("prefill", "chunked_prefill", "padded_batch", "ctx_len", "text", "settings", "weights")
@@ -59,7 +62,8 @@ def test_together_they_answer_as_one(
         patch.setattr(answers.decoder, "prefill", None)  # it must run none
         with Engine(answers, prefills=Prefills(answers, [address])) as engine:
             requests = [
-                answers.request(one, generation_len=LENGTH, ignore_eos=True) for one in PROMPTS
+                answers.request(prompt, generation_len=LENGTH, ignore_eos=True)
+                for prompt in PROMPTS
             ]
             found = [one.result(120).token_ids for one in engine.submit_together(requests)]
     assert found == expected

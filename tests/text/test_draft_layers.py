@@ -85,7 +85,7 @@ def rows_of(session: TextGenerationSession, tokens: list[int], cuts: list[int]) 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.sampled(2)
-def test_logits_are_those_of_the_papers(kind: str, made: Any) -> None:
+def test_logits_are_those_of_the_published_formulas(kind: str, made: Any) -> None:
     """Whatever was guessed before, and was not so; from the beginning of a text, and from a place within it."""
     package = made(kind).package
     session = opened(package, None)
@@ -492,7 +492,7 @@ def test_the_mtp_layer_of_a_vision_language_model_is_read() -> None:
     fronts = ("enorm", "hnorm", "eh_proj", "final_layernorm")
     config = {"num_hidden_layers": 3, "hidden_size": 8, "vocab_size": 9, "layer_types": ["a"] * 3}
     outer = {"model_type": "minimax_m3_vl", "text_config": config, "quantization_config": {}}
-    every = [*names.values(), *(f"{place}{one}.weight" for one in fronts), "vision.0.weight"]
+    every = [*names.values(), *(f"{place}{front}.weight" for front in fronts), "vision.0.weight"]
     found = mtp.find("it", config, every, outer)
     one = {**config, "num_hidden_layers": 1, "layer_types": ["minimax_m3_sparse"]}
     assert found.settings["config"] == {"model_type": "minimax_m3_vl", "text_config": one}

@@ -162,8 +162,8 @@ def test_a_state_that_is_not_put_back_shows() -> None:
 # --- the distribution -----------------------------------------------------------------------------
 def _chi2(counts: Counter[tuple[int, ...]], shares: dict[tuple[int, ...], float]) -> float:
     total = sum(counts.values())
-    kept = {one: share * total for one, share in shares.items() if share * total >= 5}
-    return sum((counts[one] - mean) ** 2 / mean for one, mean in kept.items()) / len(kept)
+    kept = {name: share * total for name, share in shares.items() if share * total >= 5}
+    return sum((counts[name] - mean) ** 2 / mean for name, mean in kept.items()) / len(kept)
 
 
 WORDS = 4

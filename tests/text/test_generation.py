@@ -155,7 +155,7 @@ def test_each_request_has_choices_of_its_own(sessions: dict[str, TextGenerationS
         session.request(PROMPTS[2], generation_len=2, stop="a"),
     ]
     together = session.generate(requests)
-    assert together == [session.generate([one])[0] for one in requests]
+    assert together == [session.generate([request])[0] for request in requests]
     assert [output.prompt for output in together] == [PROMPTS[0], PROMPTS[0], PROMPTS[2]]
     with pytest.raises(GenerationError, match="generation_len cannot change a Request, which has"):
         session.generate([PROMPTS[0], requests[0]], generation_len=8)
@@ -183,11 +183,11 @@ def test_logprobs_are_those_of_the_model(
     tokens = session.encode(PROMPTS[2])
     with torch.no_grad():
         message = model(torch.tensor([tokens + output.token_ids])).logits[0].log_softmax(-1)
-    for place, one in enumerate(output.logprobs, len(tokens) - 1):
-        assert one.logprob == pytest.approx(float(message[place, one.token_id]), abs=1e-4)
+    for place, logprob in enumerate(output.logprobs, len(tokens) - 1):
+        assert logprob.logprob == pytest.approx(float(message[place, logprob.token_id]), abs=1e-4)
         best = message[place].topk(3)
-        assert [token for token, _ in one.top] == best.indices.tolist()
-        assert [value for _, value in one.top] == pytest.approx(best.values.tolist(), abs=1e-4)
+        assert [token for token, _ in logprob.top] == best.indices.tolist()
+        assert [value for _, value in logprob.top] == pytest.approx(best.values.tolist(), abs=1e-4)
     assert session.generate(PROMPTS[2], generation_len=5)[0].logprobs is None
 
 
@@ -245,7 +245,7 @@ def test_a_stream_gives_each_token_as_it_comes(sessions: dict[str, TextGeneratio
     deltas = list(session.stream(request))
     assert [token for delta in deltas for token in delta.token_ids] == whole.token_ids
     assert "".join(delta.text for delta in deltas) == whole.text
-    assert [one for delta in deltas for one in delta.logprobs] == whole.logprobs
+    assert [logprob for delta in deltas for logprob in delta.logprobs] == whole.logprobs
     assert [delta.finish_reason for delta in deltas] == [None] * 5 + [whole.finish_reason]
     assert [delta.text for delta in session.stream(PROMPTS[2])][:3] == [
         delta.text for delta in deltas[:3]

@@ -91,7 +91,7 @@ VALUES: Mapping[str, st.SearchStrategy[Any]] = {
         st.tuples(st.lists(token, min_size=1, max_size=3), st.floats(-4, 4, width=32)),
         min_size=1,
         max_size=4,
-    ).map(lambda pairs: [list(one) for one in pairs]),
+    ).map(lambda pairs: [list(pair) for pair in pairs]),
     "encoder_repetition_penalty": st.floats(0.5, 3),
     "repetition_penalty": st.floats(0.5, 3),
     "no_repeat_ngram_size": st.integers(0, 4),
@@ -447,15 +447,15 @@ def test_processors_apply_however_tokens_are_computed(
     drafts: Any = qeff_zoo.load(built["drafts"], threads=1, draft="lookup")
     for session in (sessions["slots"], sessions["rows"], drafts):
         answers = session.generate(prompts, settings=chosen)
-        assert [one.token_ids for one in answers] == expected
+        assert [answer.token_ids for answer in answers] == expected
     # Alone, a prompt waits for no other one's draft.
     alone = [drafts.generate([prompt], settings=chosen)[0] for prompt in prompts]
     assert [one.token_ids for one in alone] == expected
     assert sum(one.drafted_tokens for one in alone)
     drafts.settings = chosen
     with Engine(drafts) as engine:
-        handles = [engine.submit(one) for one in prompts]
-        assert [one.result(60).token_ids for one in handles] == expected
+        handles = [engine.submit(prompt) for prompt in prompts]
+        assert [handle.result(60).token_ids for handle in handles] == expected
 
 
 # --- what is given in place of the file ---------------------------------------------------------------
@@ -505,7 +505,7 @@ def test_a_plan_lists_settings_and_names_those_that_are_not_computed(edited: Pat
     write(edited, **FILE)
     with pytest.warns(UserWarning, match="which packages do not compute"):
         _, plan = make_plan(str(edited), Request())
-    shown = {name: one["value"] for name, one in plan.explained().items()}
+    shown = {name: value["value"] for name, value in plan.explained().items()}
     assert shown["generation.min_new_tokens"] == "2"
     assert shown["generation.suppress_tokens"].endswith("(40 entries)")
     assert shown["generation.num_beams"] == "4 (not computed: beam search)"

@@ -58,10 +58,10 @@ def test_a_request_that_loses_its_row_is_computed_again(tmp_path: Path) -> None:
     ]
     with serving(first) as address, Engine(second, prefills=Prefills(second, [address])) as engine:
         handles = [
-            engine.submit_together([second.request(one, generation_len=12) for one in group])
+            engine.submit_together([second.request(member, generation_len=12) for member in group])
             for group in groups
         ]
-        assert [[one.result(60).token_ids for one in group] for group in handles] == wanted
+        assert [[member.result(60).token_ids for member in group] for group in handles] == wanted
 
 
 def test_a_prompt_for_an_adapter_is_run_here(
@@ -251,9 +251,9 @@ def test_two_processes_answer_as_one(
         address = server.stdout.readline().strip()
         with Engine(session, prefills=Prefills(session, [address])) as engine:
             handles = [
-                engine.submit(session.request(one, generation_len=LENGTH)) for one in PROMPTS
+                engine.submit(session.request(prompt, generation_len=LENGTH)) for prompt in PROMPTS
             ]
-            found = [one.result(120).token_ids for one in handles]
+            found = [handle.result(120).token_ids for handle in handles]
             assert engine.stats().handed_over == len(PROMPTS)
         server.terminate()
         assert server.wait(60) == 0

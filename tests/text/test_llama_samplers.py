@@ -112,7 +112,7 @@ def test_mirostat_leaves_the_tokens_of_llama_cpp(version: int, tau: float, eta: 
 
 def vector(values: list[list[int]]) -> tuple[_Vector, Any]:
     """Return a C++ vector of vectors, and what must stay alive with it."""
-    rooms = [(ctypes.c_int32 * len(one))(*one) for one in values]
+    rooms = [(ctypes.c_int32 * len(value))(*value) for value in values]
     inner = (_Vector * max(1, len(values)))()
     for at, room in enumerate(rooms):
         begin = ctypes.addressof(room)

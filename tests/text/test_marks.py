@@ -33,7 +33,7 @@ from qeff_zoo.runtime.text.vocabulary import Vocabulary
 pytestmark = pytest.mark.turns(2)
 
 EOS = "<|end_of_text|>"
-#: What formats consist of: a name in brackets, or between bars.
+#: Marks of formats: a name in brackets, or between bars.
 _MARK = re.compile(r"</?[^<>{}\s]+>|\[/?[A-Z_ ]+\]|\uff5cDSML\uff5c")
 CITY = {"type": "string", "enum": ["Rome", "Oslo"]}
 SCHEMAS: dict[str, Any] = {
@@ -168,8 +168,8 @@ def parsed(
     found = Output.of([*whole.push(text), *whole.finish()])
     plain = Output.of(events)
     assert (plain.text, plain.reasoning) == (found.text, found.reasoning)
-    assert [(one.name, one.arguments) for one in plain.calls] == [
-        (one.name, one.arguments) for one in found.calls
+    assert [(call.name, call.arguments) for call in plain.calls] == [
+        (call.name, call.arguments) for call in found.calls
     ]
     return found
 
@@ -197,7 +197,7 @@ def ends_of(known: ChatFormat) -> list[str]:
     return [end for end in ends if end] or ["a"]
 
 
-CALLS = [name for name, one in CALL_FORMATS.items() if marks_of(one.texts)]
+CALLS = [name for name, format in CALL_FORMATS.items() if marks_of(format.texts)]
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -253,7 +253,7 @@ def accepts(
 
 
 GOOD = {"city": "Rome", "days": 3}
-#: Arguments and functions of calls that a model may make, and must not.
+#: Arguments and functions of calls: valid, with an invalid argument, and of an unknown function.
 FREE_CALLS: tuple[tuple[dict[str, Any], str], ...] = (
     (GOOD, "get_weather"),
     ({"city": "Rome", "days": "x"}, "get_weather"),
@@ -268,7 +268,7 @@ def test_free_text_and_calls_of_known_functions(name: str, folder: Path) -> None
     known, marks = ChatFormat(calls=calls, takes_tools=True), tuple(marks_of(calls.texts))
     before, after = ("", "") if calls.bare or calls.channels else ("Hi {a} [b] <b>.\n", "\nSo.")
     answer = {"openai": "<|channel|>final<|message|>", "functionary_v3": ">>>all\n"}.get(name, "")
-    loose = {key: loosened(calls, one) for key, one in SCHEMAS.items()}
+    loose = {key: loosened(calls, schema) for key, schema in SCHEMAS.items()}
     for kind, schemas, fits in (
         ("none", SCHEMAS, (True, False, False)),
         ("special", loose, (True, None, False)),
@@ -306,7 +306,7 @@ SETS: dict[str, Any] = {
         "additionalProperties": False,
     },
 }
-LISTS = {name: without_distinct(one) for name, one in SETS.items()}
+LISTS = {name: without_distinct(value) for name, value in SETS.items()}
 #: Arguments of calls, and whether they are valid.
 SET_CALLS: tuple[tuple[str, dict[str, Any], bool], ...] = (
     ("get", {"city": "a", "days": [3, 1, 2], "parts": [["a", "b"], ["a"]]}, True),
@@ -319,7 +319,7 @@ _UNQUOTED = ("functiongemma", "gemma4")
 
 
 @pytest.mark.parametrize(
-    "name", [one for one in CALL_FORMATS if one in TEMPLATES and one not in _UNQUOTED]
+    "name", [format for format in CALL_FORMATS if format in TEMPLATES and format not in _UNQUOTED]
 )
 @pytest.mark.sampled(5)
 def test_sets_of_arguments_have_different_items(name: str, folder: Path) -> None:
@@ -377,7 +377,7 @@ def test_sets_of_several_calls_and_of_an_answer(name: str, kind: str, folder: Pa
         assert not accepts(guides, known, tokenizer, answered, f"{begun}[1, 1]")
 
 
-@pytest.mark.parametrize("name", [name for name, one in CALL_FORMATS.items() if one.bare])
+@pytest.mark.parametrize("name", [name for name, format in CALL_FORMATS.items() if format.bare])
 def test_an_answer_with_sets_may_begin_as_a_call_without_a_mark(name: str, folder: Path) -> None:
     """Each form holds until the output can no longer be of it, after reasoning too."""
     calls, thinks = CALL_FORMATS[name], REASONING_FORMATS["think"]
@@ -429,7 +429,7 @@ def test_an_answer_with_sets_may_begin_as_a_call_without_a_mark(name: str, folde
 
 @pytest.mark.parametrize("kind", ["none", "special"])
 def test_reasoning_is_free_before_calls(kind: str, folder: Path) -> None:
-    """Reasoning may name a call, and need not end; what follows it may not call what it wants."""
+    """Reasoning may name a call, and need not end; calls after it are restricted to known functions."""
     calls, thinks = CALL_FORMATS["hermes"], REASONING_FORMATS["think"]
     known = ChatFormat(calls=calls, reasoning=thinks, takes_tools=True)
     tokenizer = tokenizer_of(folder, tuple(marks_of([*calls.texts, *thinks.texts])), kind, False)
@@ -570,7 +570,7 @@ def test_texts_of_added_tokens_are_text_elsewhere(by_bytes: bool, folder: Path) 
             (Grammar.json({"const": text}), json.dumps(text, ensure_ascii=False)),
         ):
             tokens = walked(guides.guide(grammar), tokenizer, ["a"], 0)
-            spelled = b"".join((tokenizer.token_bytes or {})[one] for one in tokens).decode()
+            spelled = b"".join((tokenizer.token_bytes or {})[token] for token in tokens).decode()
             assert (json.loads(spelled) == text) if whole != text else (spelled == text)
             assert special not in tokens
     string = guides.guide(Grammar.json({"type": "string"}))
@@ -639,7 +639,7 @@ def test_tokens_without_bytes_have_none() -> None:
     }
 
 
-def test_ends_of_characters() -> None:
+def test_bytes_that_complete_a_character() -> None:
     """Against Python's own decoder: exactly the bytes that complete, or continue, a character."""
     for character in "aé中😀퟿":
         whole = character.encode()

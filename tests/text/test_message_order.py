@@ -230,10 +230,11 @@ def test_recorded_requests_of_claude_code_keep_every_instruction(name: str) -> N
     first, *changes = agent["bodies"]
     for body in ({**first, **change} for change in ({}, *changes)):
         messages = MessagesRequest(**body).as_chat()["messages"]
-        roles = [one["role"] for one in messages]
+        roles = [message["role"] for message in messages]
         assert roles[:3] == ["system", "user", "system"]
         sent = [
-            one.as_template_input() for one in ChatRequest(model="", messages=messages).messages
+            message.as_template_input()
+            for message in ChatRequest(model="", messages=messages).messages
         ]
         prompt = ChatTemplate(_source(name), TOKENS).render(sent)
         places = [prompt.index(str(one["content"]).strip()) for one in (sent[0], sent[2])]

@@ -172,7 +172,7 @@ def test_unsupported_manifests_are_described_with_a_reason(
 
 def test_a_package_without_the_file_is_reported(packages: Packages) -> None:
     package = packages["fp32"]
-    without = [one for one in package.manifest["files"] if one["path"] != genai.CONFIG]
+    without = [file for file in package.manifest["files"] if file["path"] != genai.CONFIG]
     manifest = {**package.manifest, "files": without}
     assert "opens it once it is built again" in genai.describe(manifest)
     encoder = {**manifest, "task": "feature-extraction"}

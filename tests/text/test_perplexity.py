@@ -318,7 +318,7 @@ def cached(folder: Path, name: str, config: str, texts: list[str]) -> None:
     (folder / "rows.json").write_text("\n".join(json.dumps({"text": text}) for text in texts))
     files = {"test": str(folder / "rows.json")}
     datasets.load_dataset("json", data_files=files, cache_dir=str(folder / "made"))
-    [made] = (one.parent for one in (folder / "made" / "json").glob("*/*/*/dataset_info.json"))
+    [made] = (path.parent for path in (folder / "made" / "json").glob("*/*/*/dataset_info.json"))
     place = folder / name.replace("/", "___") / config / "0.0.0" / "hash"
     shutil.copytree(made, place)
     (place / "json-test.arrow").rename(place / f"{name.rpartition('/')[2]}-test.arrow")

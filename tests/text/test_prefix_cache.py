@@ -482,10 +482,10 @@ def test_the_beginning_of_a_prefix_outlives_its_end(folder: Path) -> None:
         kept.put({key: states}, chain[:end])
     kept.put({bytes(32): states}, [bytes(32)])  # another prompt, later
     for last in (bytes(32), chain[0]):  # without and with a use of the chain, from memory
-        assert [key for key, _ in StateFiles(folder, {}).found][-1] == last
+        assert [key for key, _ in StateFiles(folder, {}).entries][-1] == last
         kept.touch(chain)
     files = StateFiles(folder, {})
-    small = KeptStates(2 * files.found[0][1], files)
+    small = KeptStates(2 * files.entries[0][1], files)
     assert [key in small for key in (*chain, bytes(32))] == [True, True, False, False, False]
 
 
@@ -579,7 +579,7 @@ def test_a_killed_process_leaves_nothing_that_is_taken_for_states(folder: Path) 
     left = [path for path in folder.glob("*/.*") if path.is_file()]
     assert len(left) == 1
     files = StateFiles(folder, {})
-    assert [key for key, _ in files.found] == [b"a" * 32]
+    assert [key for key, _ in files.entries] == [b"a" * 32]
     assert files.read(b"a" * 32) is not None
     assert left[0].exists()  # another process may be writing it
     os.utime(left[0], (0, 0))

@@ -313,7 +313,10 @@ def test_a_text_is_not_lost_in_a_template_that_reads_lists_alone(
     models: Models, template: str
 ) -> None:
     """As those of many models that see: what transformers writes of the same texts as parts."""
-    parts = [{**one, "content": [{"type": "text", "text": one["content"]}]} for one in MESSAGES]
+    parts = [
+        {**message, "content": [{"type": "text", "text": message["content"]}]}
+        for message in MESSAGES
+    ]
     tokenizer = AutoTokenizer.from_pretrained(models.llama)
     expected = tokenizer.apply_chat_template(parts, chat_template=template, tokenize=False)
     chat = ChatTemplate(template, {})

@@ -401,8 +401,8 @@ def test_each_check_notices_its_damage_and_names_what_differs(damage: str, tmp_p
     assert (failed == expected) or CONTENT in expected
     assert all(one["canary"]["value"] < 1 for one in checks)
     assert len(checks) == 7
-    for one in checks:
-        assert one["passed"] or "Qwen2Tokenizer makes" in one["note"]
+    for check in checks:
+        assert check["passed"] or "Qwen2Tokenizer makes" in check["note"]
 
 
 def test_a_build_whose_text_differs_is_refused(
@@ -431,7 +431,7 @@ def test_a_template_that_refuses_is_right_where_transformers_refuses(tmp_path: P
     )
     folder = form.write(tmp_path / "source")
     answer = _requested(folder)
-    assert [one["rendered"] is None for one in answer["chats"]] == [False, True, False, False]
+    assert [chat["rendered"] is None for chat in answer["chats"]] == [False, True, False, False]
     made_text.write(folder, "made")
     assert ChatTemplate.find(folder)
     assert all(one["passed"] for one in text.judge(_package(folder), answer, "checkpoint"))

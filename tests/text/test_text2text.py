@@ -47,7 +47,9 @@ from qeff_zoo.validation import tiny_models
 pytestmark = pytest.mark.turns(3)
 
 __all__ = ["rt"]
-RECIPES = [for_task(one, TEXT2TEXT) for one in list_recipes() if TEXT2TEXT in tasks_of(one)]
+RECIPES = [
+    for_task(recipe, TEXT2TEXT) for recipe in list_recipes() if TEXT2TEXT in tasks_of(recipe)
+]
 CASES = {
     f"{recipe.model_type}-{tiny.name}": (recipe, tiny) for recipe in RECIPES for tiny in recipe.tiny
 }
@@ -82,11 +84,11 @@ def steps_of(model: Any, tokens: torch.Tensor) -> list[tuple[int, int, Array]]:
     states = tracing.probe(model)
     step, found, read = tracing.Step(model, states), [], source()
     made = tracing.Read(model)(list(read.values()))
-    names = [one.name for one in states if not one.written]
+    names = [state.name for state in states if not state.written]
     sizes = {"ctx_len": 24, "encoder_ctx_len": 9, "batch_size": 2}
     memory = {
-        one.name: torch.zeros([sizes.get(size, size) for size in one.axes])  # type: ignore[call-overload]
-        for one in states
+        state.name: torch.zeros([sizes.get(size, size) for size in state.axes])  # type: ignore[call-overload]
+        for state in states
     } | dict(zip(names, made, strict=True))
     for spans in SPANS:
         width = max(stop - start for start, stop in spans)
@@ -95,9 +97,9 @@ def steps_of(model: Any, tokens: torch.Tensor) -> list[tuple[int, int, Array]]:
         for row, (start, stop) in enumerate(spans):
             ids[row, : stop - start] = tokens[row, start:stop]
             positions[row, : stop - start] = torch.arange(start, stop)
-        past = [memory[one.name] for one in states]
+        past = [memory[state.name] for state in states]
         logits, *after = step(ids, positions, past, more=[read["attention_mask"]])
-        memory |= dict(zip([one.name for one in states if one.written], after, strict=True))
+        memory |= dict(zip([state.name for state in states if state.written], after, strict=True))
         found += [(row, stop - 1, logits[row, 0].numpy()) for row, (_, stop) in enumerate(spans)]
     return found
 
@@ -123,7 +125,9 @@ def _unplaced(model: Any) -> None:
 
 
 def _near(model: Any) -> None:
-    (bias,) = (one for name, one in model.get_decoder().named_modules() if name.endswith("_bias"))
+    (bias,) = (
+        module for name, module in model.get_decoder().named_modules() if name.endswith("_bias")
+    )
     bias.weight[1:] = bias.weight[:1]
 
 
@@ -258,8 +262,8 @@ def test_cards_write_what_generate_does(
     request = Request(target="qaic", **sizes)
     folder = pipeline.prepare(str(checkpoint), tmp_path / "prepared", request=request)
     decoder, encoder = emulated(folder)["programs"]
-    names = [one["name"] for one in decoder["states"] if one["kind"] == "cross"]
-    assert [one["name"] for one in encoder["outputs"]] == names
+    names = [state["name"] for state in decoder["states"] if state["kind"] == "cross"]
+    assert [output["name"] for output in encoder["outputs"]] == names
     assert decoder["ways"]["states"] == {"growing": len(names), "cross": len(names)}
     on_cards = open_session(adopt(folder, compiled(folder, tmp_path), Store(tmp_path)))
     assert isinstance(on_cards, Text2TextSession)
@@ -301,8 +305,8 @@ def test_an_engine_streams_and_cancels(session: Text2TextSession) -> None:
 def test_a_row_that_was_lost_reads_its_text_again(session: Text2TextSession) -> None:
     """Two clients; the second takes a row from the first, which has both."""
     requests = [session.request(text) for text in TEXTS]
-    alone = [session.generate([one])[0].token_ids for one in requests]
-    answers = [session.answer(one) for one in requests]
+    alone = [session.generate([request])[0].token_ids for request in requests]
+    answers = [session.answer(request) for request in requests]
     with session.exclusively() as scheduler:
         scheduler.submit(*answers[:2])
         for _ in range(3):
@@ -310,7 +314,7 @@ def test_a_row_that_was_lost_reads_its_text_again(session: Text2TextSession) -> 
         scheduler.submit(*answers[2:])
         while scheduler.step():
             pass
-    assert [one.token_ids for one in answers] == alone
+    assert [answer.token_ids for answer in answers] == alone
 
 
 def test_drawn_tokens_repeat_with_a_seed(session: Text2TextSession) -> None:
@@ -370,7 +374,7 @@ def test_the_server_completes(session: Text2TextSession) -> None:
         deltas = client.completions.create(
             prompt=TEXTS[0], extra_body=french, stream=True, **requested
         )
-        assert "".join(one.choices[0].text for one in deltas) == wanted.text
+        assert "".join(delta.choices[0].text for delta in deltas) == wanted.text
         with pytest.raises(openai.BadRequestError, match="expected one of eng_Latn"):
             client.completions.create(prompt="w5", extra_body={"language": "xx"}, **requested)
         with pytest.raises(openai.BadRequestError, match=f"expected at most {LONGEST}"):

@@ -57,7 +57,7 @@ def split(folder: Path) -> None:
     second = {name for name in tensors if f".layers.{max(layers)}." in name}
     files = {
         f"model-0000{number}-of-00002.safetensors": {
-            name: one for name, one in tensors.items() if (name in second) == (number == 2)
+            name: tensor for name, tensor in tensors.items() if (name in second) == (number == 2)
         }
         for number in (1, 2)
     }
@@ -98,9 +98,9 @@ def test_every_fault_is_noticed(made: tuple[Package, Path], package_faults: Any)
     assert right.times < 1 / 4
     faults = package_faults.faults_of(package)
     share = 1 if selection.EVERY else selection.TENTH
-    slow = [one.words for one in faults if one.kind in ("graph", "calls")]
+    slow = [fault.words for fault in faults if fault.kind in ("graph", "calls")]
     drawn = selection.sample(dict.fromkeys(slow, ()), share)
-    tried = [one for one in faults if one.words in drawn or one.kind in ("weights", "text")]
+    tried = [fault for fault in faults if fault.words in drawn or fault.kind in ("weights", "text")]
     found = [trials.result(one) for one in tried]
     assert [one.fault for one in found if not one.noticed] == []
     assert all(one.by for one in found)

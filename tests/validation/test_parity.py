@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The comparisons of `parity` see what they are there for: graphs are damaged, and it shows."""
+"""The comparisons of `parity` detect faults: graphs are damaged, and the comparison fails."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ import pytest
 from aligned import aligned, widened
 from onnx_ir.tape import Tape
 
-#: A third of the positions that are compared.
+#: First damaged position: a third of the compared positions come from there.
 SINCE = 12
 
 
@@ -42,8 +42,8 @@ def drop_a_head(path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["llama-base", "mixtral-base"])
-def test_a_head_that_is_lost_late_shows_as_it_ships(name: str, tmp_path: Path) -> None:
-    """Two of three positions are right, so a median would not see it."""
+def test_a_head_that_is_lost_at_late_positions_is_detected(name: str, tmp_path: Path) -> None:
+    """Two of three positions are right, so that a median would not detect it."""
     subject = parity.subject(name)
     found = {}
     for kind in ("whole", "damaged"):
@@ -106,7 +106,7 @@ def test_widths_grow_alike_and_counts_do_not() -> None:
     }
 
 
-def test_the_least_factor_is_taken_and_none_where_sizes_suit() -> None:
+def test_the_smallest_factor_that_aligns_sizes_is_chosen() -> None:
     config = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 4}
     assert aligned(config) == config
     assert aligned({**config, "head_dim": 24})["head_dim"] == 48

@@ -256,15 +256,15 @@ def test_each_stage_names_the_faults_that_it_detects(
     name: str, validated: Callable[[str], Record]
 ) -> None:
     """The slightest damage of the last layer, and what the stage is there for."""
-    errors = [one for one in validated(name).checks if one["metric"] == "max_relative_error"]
+    errors = [check for check in validated(name).checks if check["metric"] == "max_relative_error"]
     assert all(
-        "head 0 of 4 times 1.01 before model.layers.3" in one["canary"]["mutation"]
-        for one in errors
+        "head 0 of 4 times 1.01 before model.layers.3" in error["canary"]["mutation"]
+        for error in errors
     )
     faults = {
-        one["stage"]: [fault["fault"] for fault in one["faults"] if fault["noticed"]]
-        for one in errors
-        if "faults" in one
+        error["stage"]: [fault["fault"] for fault in error["faults"] if fault["noticed"]]
+        for error in errors
+        if "faults" in error
     }
     assert faults["chunked_prefill"] == ["positions off by one"]
     assert faults["padded_batch"] == ["a padded row seen"]
@@ -311,7 +311,9 @@ def test_a_record_describes_its_proof_in_sentences(validated: Callable[[str], Re
     wrong = [{**check, "passed": False} for check in record.checks]
     assert proof.sentences(wrong, {})[0].startswith("Does not compute Hugging Face's model")
     equal = [{**check, "followed": {"near": 1, "equal": 2}} for check in record.checks[:1]]
-    assert any("Keeps 2 times another expert or key" in one for one in proof.sentences(equal, {}))
+    assert any(
+        "Keeps 2 times another expert or key" in sentence for sentence in proof.sentences(equal, {})
+    )
 
 
 def test_greedy_answers_are_reported(validated: Callable[[str], Record]) -> None:
@@ -424,7 +426,8 @@ def _confuse_whole_context(call: Any) -> Any:
     ) -> Any:
         if context == self.sizes.ctx_len:
             pieces = {
-                row: type(one)([*one.tokens[:-1], 5], one.start) for row, one in pieces.items()
+                row: type(piece)([*piece.tokens[:-1], 5], piece.start)
+                for row, piece in pieces.items()
             }
         return call(self, pieces, rows, seq_len, context, *more)
 
@@ -625,7 +628,10 @@ def test_a_square_matrix_is_rounded_along_its_inputs(
 def test_a_package_lists_its_roundings(built: dict[str, Package]) -> None:
     assert built["rows"].programs[0].numerics == Numerics()
     found = built["blocks"].programs[0].numerics
-    assert (found.int8_activations, {one.format.block for one in found.matrices}) == (True, {64})
+    assert (found.int8_activations, {matrix.format.block for matrix in found.matrices}) == (
+        True,
+        {64},
+    )
     found = built["int4"].programs[0].numerics
     by_name = {matrix.name: matrix for matrix in found.matrices}
     assert found.int8_activations
@@ -825,7 +831,7 @@ def _harmless(request: Any) -> Any:
 @pytest.mark.parametrize("window_rows", [0, 512])
 def test_one_text_is_read_to_the_end_of_the_context(window_rows: int) -> None:
     sizes = DecoderSizes(prefill_seq_len=128, ctx_len=1024, batch_size=1, full_batch_size=None)
-    stages = {one.name: one for one in cases.decoder_stages(sizes, window_rows=window_rows)}
+    stages = {stage.name: stage for stage in cases.decoder_stages(sizes, window_rows=window_rows)}
     names = ["chunked_prefill", *(["window"] if window_rows else []), "ctx_len"]
     assert [stages[name].after for name in names] == ["prefill", *names[:-1]]
     longest = stages["prefill"].calls[-1]

@@ -46,7 +46,7 @@ class Slots:
 
     def takes(self, module: str) -> bool:
         """Whether a module is one of the targets, by peft's comparison of names."""
-        ends = (module == one or module.endswith(f".{one}") for one in self.targets)
+        ends = (module == target or module.endswith(f".{target}") for target in self.targets)
         return not self.targets or any(ends)
 
 
@@ -74,5 +74,5 @@ class Site:
 
 def sites_of(inputs: Iterable[str]) -> list[Site]:
     """Return the sites of adapters by the names of a program's inputs, in order."""
-    found = (_INPUT.fullmatch(name) for name in inputs)
-    return [Site(int(match[3]), match[2]) for match in found if match and match[1] == "a"]
+    matches = (_INPUT.fullmatch(name) for name in inputs)
+    return [Site(int(match[3]), match[2]) for match in matches if match and match[1] == "a"]

@@ -101,46 +101,46 @@ class _Match:
         """Return whether an expression reaches the end of the name."""
         return bool(self._after(tree, self.starts) & self._end)
 
-    def _after(self, tree: Any, places: int) -> int:
+    def _after(self, tree: Any, positions: int) -> int:
         """Return the positions after an expression, from any of some positions."""
         for item in tree:
-            if not places:
+            if not positions:
                 break
             self.work += 1
             if self.work > _MOST_WORK:
                 raise _TooMuchWorkError
-            places = self._after_one(item, places)
-        return places
+            positions = self._after_one(item, positions)
+        return positions
 
-    def _after_one(self, item: tuple[Any, Any], places: int) -> int:
+    def _after_one(self, item: tuple[Any, Any], positions: int) -> int:
         value, name = item[1], item[0].name
         if name in _CHARACTERS:
-            return (places & self._mask(item)) << 1
+            return (positions & self._mask(item)) << 1
         if name in _REPEATS:
-            return self._after_repeat(value, places)
+            return self._after_repeat(value, positions)
         if name == "SUBPATTERN":
-            return self._after(value[3], places)
+            return self._after(value[3], positions)
         if name == "BRANCH":
-            found = 0
+            ends = 0
             for branch in value[1]:
-                found |= self._after(branch, places)
-            return found
-        return places & (1 if value.name in _BEGINNINGS else self._end)
+                ends |= self._after(branch, positions)
+            return ends
+        return positions & (1 if value.name in _BEGINNINGS else self._end)
 
-    def _after_repeat(self, repeat: tuple[int, int, Any], places: int) -> int:
+    def _after_repeat(self, repeat: tuple[int, int, Any], positions: int) -> int:
         least, most, body = repeat
         for _ in range(least):
-            after = self._after(body, places)
-            if after == places:  # so it is after any further round
+            after = self._after(body, positions)
+            if after == positions:  # so it is after any further round
                 break
-            places = after
-        found = fresh = places
+            positions = after
+        ends = fresh = positions
         for _ in range(most - least):
-            fresh = self._after(body, fresh) & ~found
+            fresh = self._after(body, fresh) & ~ends
             if not fresh:
                 break
-            found |= fresh
-        return found
+            ends |= fresh
+        return ends
 
     def _mask(self, item: tuple[Any, Any]) -> int:
         """Return the positions whose next character an item matches."""
@@ -214,8 +214,8 @@ def _beyond(tree: Any) -> str:
             return str(value.name)
         elif op.name not in (*_CHARACTERS, "AT"):
             return "FLAGS" if op.name == "SUBPATTERN" else str(op.name)
-        if found := next(filter(None, map(_beyond, inner)), ""):
-            return found
+        if element := next(filter(None, map(_beyond, inner)), ""):
+            return element
     return ""
 
 

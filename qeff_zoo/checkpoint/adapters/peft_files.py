@@ -115,7 +115,7 @@ class Adapter:
         Raises:
             AdapterError: A matrix is missing, or a pair does not fit together.
         """
-        found = {}
+        ranks = {}
         for tensor, info in self.tensors.items():
             module, kind = _parts(tensor)
             if kind != "lora_A.weight" or self._stacked(module):
@@ -123,17 +123,17 @@ class Adapter:
             other = self.tensors.get(f"{_PREFIX}{module}.lora_B.weight")
             rank = self._of_table("rank_pattern", module, "r")
             shapes = [one.shape for one in (info, other) if one]
-            if len(shapes) < 2 or any(len(one) != 2 for one in shapes):
+            if len(shapes) < 2 or any(len(shape) != 2 for shape in shapes):
                 raise self.refused(f"its module {module!r} has {shapes}", "two matrices")
             if not shapes[0][0] == shapes[1][1] == rank:
                 raise self.refused(
                     f"its module {module!r} has matrices of {list(shapes[0])} and {list(shapes[1])}",
                     f"both of rank {rank}, as {CONFIG} says",
                 )
-            found[module] = int(rank)
-        if not found and not self.embeddings and not self.stacks:
+            ranks[module] = int(rank)
+        if not ranks and not self.embeddings and not self.stacks:
             raise self.refused(f"{WEIGHTS} has no matrices", "lora_A and lora_B of some layers")
-        return found
+        return ranks
 
     @cached_property
     def stacks(self) -> list[str]:
@@ -144,11 +144,11 @@ class Adapter:
     def targets(self, parameter: str) -> bool:
         """Whether it changes a parameter of a module directly, by peft's comparison of names."""
         named = self.config.get("target_parameters") or ()
-        return any(f".{parameter}".endswith(f".{one}") for one in named)
+        return any(f".{parameter}".endswith(f".{name}") for name in named)
 
     def _stacked(self, module: str) -> bool:
         owner, named = plain(module), self.config.get("target_parameters") or ()
-        owners = {str(one).rpartition(".")[0] for one in named}
+        owners = {str(name).rpartition(".")[0] for name in named}
         rows = self.tensors[self.matrices(module)[0]].shape[0]
         if "" in owners and rows != self.rank(
             owner
@@ -164,10 +164,10 @@ class Adapter:
     @property
     def embeddings(self) -> dict[str, tuple[str, str]]:
         """Names of (rank, rows) and (columns, rank), by paths of changed embeddings."""
-        found = [_parts(name)[0] for name in self.tensors if _parts(name)[1] == "lora_embedding_A"]
+        paths = [_parts(name)[0] for name in self.tensors if _parts(name)[1] == "lora_embedding_A"]
         return {
-            module: tuple(f"{_PREFIX}{module}.lora_embedding_{one}" for one in "AB")  # type: ignore[misc]
-            for module in found
+            module: tuple(f"{_PREFIX}{module}.lora_embedding_{letter}" for letter in "AB")  # type: ignore[misc]
+            for module in paths
         }
 
     @property
@@ -311,12 +311,14 @@ def open_adapter(
         AdapterError: The folder has no adapter, or one of another kind than LoRA.
         CheckpointError: A file is damaged, or not available.
     """
-    place, inner = place_of(str(source))
+    location, inner = place_of(str(source))
     named, weights = f"{inner}{CONFIG}", f"{inner}{WEIGHTS}"
-    files = files_beside(place, place, revision, lambda name: name == named, anonymous=anonymous)
+    files = files_beside(
+        location, location, revision, lambda name: name == named, anonymous=anonymous
+    )
     if files is None:
         raise AdapterError(
-            f"No folder {str(source)!r}. Expected that of an adapter, or a Hub id 'org/name'.{similar_path(place)} "
+            f"No folder {str(source)!r}. Expected that of an adapter, or a Hub id 'org/name'.{similar_path(location)} "
             "Check the path."
         )
     if named not in files.names:

@@ -73,9 +73,9 @@ class Speculator:
         """Tensors of the parameters, by names that no model's checkpoint has, without tensors of the model's own."""
         if self.layer:
             return {}
-        found = index_tensors(self.folder / name for name in self.files[1:])
+        infos = index_tensors(self.folder / name for name in self.files[1:])
         return {
-            _beside(name): replace(found[tensor], name=_beside(name))
+            _beside(name): replace(infos[tensor], name=_beside(name))
             for name, tensor in self.sources.items()
         }
 
@@ -156,13 +156,13 @@ class Speculator:
             ("hidden states", "numbers", "hidden_size", hidden),
             ("a vocabulary", "tokens", "vocab_size", config.get("vocab_size")),
         )
-        found = self._misplaced(name, config) if "joins" in self.settings else []
+        reasons = self._misplaced(name, config) if "joins" in self.settings else []
         if self.role == ASSISTANT and (unlike := assistant.unlike(self.settings, config)):
-            found.append(
+            reasons.append(
                 f"--draft-heads {self.name!r} reads keys and values of a model with {'; '.join(unlike)} of {name!r}. "
                 "Expected the one that it was trained for. Give another, or leave it out."
             )
-        return found + [
+        return reasons + [
             f"--draft-heads {self.name!r} has heads for {what} of {self.settings[key]:,} {unit}, and {name!r} has "
             f"{expected:,}. Expected heads that were trained for this model; give those, or leave it out."
             for what, unit, key, expected in pairs

@@ -77,10 +77,12 @@ def _parameters(
             f"{layer}mlp.up_proj.weight": (inner, hidden),
             f"{layer}mlp.down_proj.weight": (hidden, inner),
         }
-    found = {one: (one, shape) for one, shape in same.items()}
-    found |= {f"inner.model.{one}": (f"model.{one}", shape) for one, shape in of_model.items()}
+    parameters = {name: (name, shape) for name, shape in same.items()}
+    parameters |= {
+        f"inner.model.{name}": (f"model.{name}", shape) for name, shape in of_model.items()
+    }
     head = "lm_head.weight" if "lm_head.weight" in shapes else _EMBED
-    return {**found, "inner.lm_head.weight": (head, (vocab, hidden))}
+    return {**parameters, "inner.lm_head.weight": (head, (vocab, hidden))}
 
 
 def unlike(settings: Mapping[str, Any], config: Mapping[str, Any]) -> list[str]:

@@ -62,7 +62,7 @@ def read(
     }
     parameters = _parameters(description)
     known = {tensor for tensor, _ in parameters.values()}
-    strange = [one for one in shapes if one not in known and not one.endswith("inv_freq")]
+    strange = [shape for shape in shapes if shape not in known and not shape.endswith("inv_freq")]
     if strange:
         raise SpeculatorError(
             f"The DFlash drafter {name!r} has tensors {', '.join(map(repr, strange[:4]))}. Expected "
@@ -97,9 +97,9 @@ def _refuse(name: str, config: Mapping[str, Any], inside: Mapping[str, Any]) -> 
     }
     if not isinstance(config.get("model_type"), str):
         raise _wrong(name, "model_type", config.get("model_type"), "a name, such as Qwen3's")
-    for key, (found, right) in expected.items():
-        if found != right:
-            raise _wrong(name, key, found, repr(right))
+    for key, (actual, right) in expected.items():
+        if actual != right:
+            raise _wrong(name, key, actual, repr(right))
 
 
 def _number(
@@ -111,9 +111,9 @@ def _number(
     return value
 
 
-def _wrong(name: str, key: str, found: object, expected: str) -> SpeculatorError:
+def _wrong(name: str, key: str, actual: object, expected: str) -> SpeculatorError:
     return SpeculatorError(
-        f"The DFlash drafter {name!r} has {key} {found!r} in its configuration; expected {expected}. Correct it, or "
+        f"The DFlash drafter {name!r} has {key} {actual!r} in its configuration; expected {expected}. Correct it, or "
         "draft with 'lookup'."
     )
 
@@ -137,15 +137,15 @@ def _parameters(description: Mapping[str, Any]) -> dict[str, tuple[str, Shape]]:
     }
     if config.get("attention_bias"):
         shapes |= {
-            f"self_attn.{one}_proj.bias": shapes[f"self_attn.{one}_proj.weight"][:1]
-            for one in "qkvo"
+            f"self_attn.{letter}_proj.bias": shapes[f"self_attn.{letter}_proj.weight"][:1]
+            for letter in "qkvo"
         }
-    found: dict[str, tuple[str, Shape]] = {
+    parameters: dict[str, tuple[str, Shape]] = {
         "fc.weight": ("fc.weight", (hidden, joined)),
         "hidden_norm.weight": ("hidden_norm.weight", (hidden,)),
         "inner.model.norm.weight": ("norm.weight", (hidden,)),
     }
     for layer in range(config["num_hidden_layers"]):
         for name, shape in shapes.items():
-            found[f"inner.model.layers.{layer}.{name}"] = f"layers.{layer}.{name}", shape
-    return found
+            parameters[f"inner.model.layers.{layer}.{name}"] = f"layers.{layer}.{name}", shape
+    return parameters

@@ -61,7 +61,7 @@ def read(
         settings["layers"] = [layer + 1 for layer in layers]
     parameters = _parameters(settings, _number(name, config, "intermediate_size"), heads, shapes)
     read_, strange = {tensor for tensor, _ in parameters.values()}, [*shapes]
-    strange = [one for one in strange if one not in read_ and not one.endswith(_UNREAD)]
+    strange = [entry for entry in strange if entry not in read_ and not entry.endswith(_UNREAD)]
     if strange:
         raise SpeculatorError(
             f"The EAGLE-3 layer {name!r} has tensors {', '.join(map(repr, strange[:4]))}. Expected one layer of Llama "
@@ -76,10 +76,10 @@ def _refuse(name: str, config: Mapping[str, Any], inside: Mapping[str, Any]) -> 
         "use_aux_hidden_state": (inside.get("use_aux_hidden_state", True), True),
         "hidden_act": (config.get("hidden_act", "silu"), "silu"),
     }
-    for key, (found, expected) in fields.items():
-        if found != expected:
+    for key, (actual, expected) in fields.items():
+        if actual != expected:
             raise SpeculatorError(
-                f"The EAGLE-3 layer {name!r} has {key} {found!r}; expected {expected!r}. Give another one, or draft "
+                f"The EAGLE-3 layer {name!r} has {key} {actual!r}; expected {expected!r}. Give another one, or draft "
                 "with 'lookup'."
             )
 
@@ -115,18 +115,20 @@ def _parameters(
     norms = ("hidden_norm", "input_layernorm", "post_attention_layernorm")
     biased = {"self_attn": config.get("attention_bias"), "mlp": config.get("mlp_bias")}
     layer = "midlayer" if any(name.startswith("midlayer.") for name in shapes) else "layers.0"
-    found: dict[str, tuple[str, Shape]] = {
+    parameters: dict[str, tuple[str, Shape]] = {
         "fc.weight": ("fc.weight", (hidden, joined)),
         "inner.model.norm.weight": ("norm.weight", (hidden,)),
         "inner.lm_head.weight": ("lm_head.weight", (config["vocab_size"], hidden)),
     }
-    found |= {f"{_LAYER}.{one}.weight": (f"{layer}.{one}.weight", (hidden,)) for one in norms}
+    parameters |= {
+        f"{_LAYER}.{norm}.weight": (f"{layer}.{norm}.weight", (hidden,)) for norm in norms
+    }
     for one, shape in matrices.items():
-        found[f"{_LAYER}.{one}.weight"] = f"{layer}.{one}.weight", shape
+        parameters[f"{_LAYER}.{one}.weight"] = f"{layer}.{one}.weight", shape
         if biased[one.partition(".")[0]]:
-            found[f"{_LAYER}.{one}.bias"] = f"{layer}.{one}.bias", shape[:1]
+            parameters[f"{_LAYER}.{one}.bias"] = f"{layer}.{one}.bias", shape[:1]
     if "d2t" in settings["own"]:
-        found["d2t"] = "d2t", (config["vocab_size"],)
+        parameters["d2t"] = "d2t", (config["vocab_size"],)
     if "embed_tokens" in settings["own"]:
-        found["embed_tokens.weight"] = "embed_tokens.weight", (settings["vocab_size"], hidden)
-    return found
+        parameters["embed_tokens.weight"] = "embed_tokens.weight", (settings["vocab_size"], hidden)
+    return parameters

@@ -78,9 +78,9 @@ def _read_projections(
         for layer in range(layers):
             # QEfficient and Medusa train one block for all layers; safetensors may have stored it once.
             there = f"{head}.{layer}.linear.weight" in shapes
-            place = f"{head}.{layer if there else 0}.linear"
-            parameters[f"{head}.{layer}.linear.weight"] = f"{place}.weight", (hidden, hidden)
-            parameters[f"{head}.{layer}.linear.bias"] = f"{place}.bias", (hidden,)
+            path = f"{head}.{layer if there else 0}.linear"
+            parameters[f"{head}.{layer}.linear.weight"] = f"{path}.weight", (hidden, hidden)
+            parameters[f"{head}.{layer}.linear.bias"] = f"{path}.bias", (hidden,)
         if own:
             last = f"{head}.{layers}.weight"
             parameters[last] = last, (own[0], hidden)

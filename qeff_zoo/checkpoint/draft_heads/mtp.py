@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """MTP: the layer of a model's own checkpoint that predicts one more token, which transformers does not load.
 
-It is found by the names of its tensors. The layer itself is one of the model's own, so its configuration is the model's
+The names of its tensors identify it. The layer itself is one of the model's own, so its configuration is the model's
 with one layer: this module describes only how tokens and hidden states enter it, and its outputs.
 """
 
@@ -163,7 +163,7 @@ FORMS = (
     ),
 )
 _FRONT = ("token_norm", "hidden_norm", "join", "norm")
-#: Other modules that predict tokens: by their place after a model's last layer, or by their name.
+#: Other modules that predict tokens: by their position after a model's last layer, or by their name.
 _OTHER = re.compile(r"(^|[._])mtp[._]|nextn")
 
 
@@ -208,8 +208,8 @@ def find(
         names = {part: prefix + formatted[part] if formatted[part] else "" for part in parts}
         absent = sorted({names[part] for part in _FRONT} - every)
         if not absent and any(one.startswith(names["layer"]) for one in every):
-            found = _read(config, form, names, every)
-            return _within(found, outer) if prefix else found
+            layer = _read(config, form, names, every)
+            return _within(layer, outer) if prefix else layer
         if names["join"] in every:
             begun += absent
     if begun:
@@ -230,12 +230,12 @@ def find(
     )
 
 
-def _within(found: Found, outer: Mapping[str, Any]) -> Found:
+def _within(described: Found, outer: Mapping[str, Any]) -> Found:
     """Adapt a layer to a vision-language model, whose language model alone has other names."""
-    one = {**outer, "text_config": found.settings["config"]}
+    one = {**outer, "text_config": described.settings["config"]}
     one.pop("quantization_config", None)
-    layer = {_WITHIN + name: tensor for name, tensor in found.layer.items()}
-    return replace(found, settings={**found.settings, "config": one}, layer=layer)
+    layer = {_WITHIN + name: tensor for name, tensor in described.layer.items()}
+    return replace(described, settings={**described.settings, "config": one}, layer=layer)
 
 
 def _known(count: Any) -> str:
@@ -279,7 +279,9 @@ def _read(
 def _of_one_layer(config: Mapping[str, Any], form: Form, *, sparse: bool) -> dict[str, Any]:
     """Return the configuration of a one-layer MTP model: the model's last layer, with its own fields replaced."""
     count = config.get("num_hidden_layers")
-    lists = {key: one[-form.count :] for key, one in config.items() if _is_per_layer(one, count)}
+    lists = {
+        key: value[-form.count :] for key, value in config.items() if _is_per_layer(value, count)
+    }
     whole, none = (0, []) if sparse else (1, [0])
     mlp: dict[str, Any] = {"mlp_layer_types": ["sparse" if sparse else "dense"]}
     mlp |= {"first_k_dense_replace": whole, "moe_layer_start_index": whole, "mlp_only_layers": none}

@@ -170,7 +170,9 @@ def find(stored: "Stored") -> "Encodings":
         raise UnsupportedModelError(f"{stored.name!r} is {problem}")
     found: Encodings = _module(str(stored.config["quant_method"])).encodings(stored)
     if not (found.encoded or found.values):
-        if strange := next((one for one in stored.tensors.values() if one.dtype in _SMALL), None):
+        if strange := next(
+            (tensor for tensor in stored.tensors.values() if tensor.dtype in _SMALL), None
+        ):
             raise stored.wrong(
                 f"no tensor is stored so; {strange.name!r} is {strange.dtype}", "some"
             )

@@ -76,8 +76,8 @@ def _fields(name: str) -> Part:
         words = read(name, None, None)[:, first : -(-stop // 8)].view(np.uint32)
         words = np.ascontiguousarray(words.T)
         rows = np.empty((len(words), 8, words.shape[1]), np.uint8)
-        for row, place in enumerate(_PLACES):
-            moved = words >> np.uint32(4 * place)
+        for row, column in enumerate(_PLACES):
+            moved = words >> np.uint32(4 * column)
             np.bitwise_and(moved, np.uint32(15), out=rows[:, row], casting="unsafe")
         return rows.reshape(-1, words.shape[1])[start - 8 * first : stop - 8 * first]
 

@@ -120,7 +120,7 @@ def _has_float8(group: Mapping[str, Any]) -> bool:
 def _groups(config: Mapping[str, Any]) -> list[dict[str, Any]]:
     groups = config.get("config_groups")
     return (
-        [one for one in groups.values() if isinstance(one, dict)]
+        [group for group in groups.values() if isinstance(group, dict)]
         if isinstance(groups, dict)
         else []
     )
@@ -129,7 +129,7 @@ def _groups(config: Mapping[str, Any]) -> list[dict[str, Any]]:
 def encodings(stored: Stored) -> Encodings:
     """Find the tensors of a compressed-tensors checkpoint."""
     weights = [group.get("weights") for group in _groups(stored.config)]
-    return with_sizes(stored, [one for one in weights if isinstance(one, dict)])
+    return with_sizes(stored, [weight for weight in weights if isinstance(weight, dict)])
 
 
 def with_sizes(stored: Stored, schemes: list[Mapping[str, Any]]) -> Encodings:
@@ -144,14 +144,14 @@ def with_sizes(stored: Stored, schemes: list[Mapping[str, Any]]) -> Encodings:
     for path in stored.modules("weight_packed", "weight_scale"):
         packed = stored.tensors.get(f"{path}.weight_packed")
         if packed is None:
-            made = _plain(stored, path, schemes)
+            plain = _plain(stored, path, schemes)
         elif packed.dtype == "I32":
-            made = _packed(stored, path, schemes)
+            plain = _packed(stored, path, schemes)
         else:
-            made = _pairs(stored, path)
+            plain = _pairs(stored, path)
         name = f"{path}.weight"
-        encoded[name] = made
-        if len(made.shape) == 3 and path.endswith(_STACKS):
+        encoded[name] = plain
+        if len(plain.shape) == 3 and path.endswith(_STACKS):
             turned = path.endswith(_STACKS[1])
             stack, _, _ = path.rpartition("_by_")
             values[stack] = transpose(1, 2, name) if turned else name

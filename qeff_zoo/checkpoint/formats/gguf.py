@@ -91,7 +91,7 @@ def encodings(stored: Stored) -> Encodings:
 
     Raises:
         CheckpointError: A tensor has another shape than its name requires.
-        UnsupportedModelError: Not every tensor has a place in the float model.
+        UnsupportedModelError: A tensor has no counterpart in the float model.
     """
     found = gguf_names.places_of(
         stored.name, stored.config["model"], stored.config["metadata"], stored.tensors
@@ -234,8 +234,8 @@ def _k_six_bits(blocks: Array, which: int) -> Array:
     return np.concatenate([first & 63, rest | ((first >> 6) << 4)], -1).view(np.int8)
 
 
-def _joined(low: Array, high: Array, place: int) -> Array:
-    integers: Array = low | (high << place)
+def _joined(low: Array, high: Array, shift: int) -> Array:
+    integers: Array = low | (high << shift)
     return integers
 
 

@@ -62,7 +62,7 @@ def _sizes(config: Mapping[str, Any]) -> list[tuple[Any, Any]]:
     for key in ("dynamic", "extra_config"):  # GPTQModel's, AutoRound's
         rules = config.get(key)
         own += (
-            [one for one in rules.values() if isinstance(one, dict)]
+            [rule for rule in rules.values() if isinstance(rule, dict)]
             if isinstance(rules, dict)
             else []
         )

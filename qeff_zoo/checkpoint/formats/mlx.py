@@ -73,7 +73,7 @@ def floats(config: Mapping[str, Any]) -> SmallFloats | None:
 
 def _schemes(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return the scheme of most modules, and those of single ones."""
-    own = [one for one in config.values() if isinstance(one, Mapping) and "bits" in one]
+    own = [value for value in config.values() if isinstance(value, Mapping) and "bits" in value]
     return [_filled(config), *map(_filled, own)]
 
 
@@ -92,9 +92,9 @@ def encodings(stored: Stored) -> Encodings:
     layout = LAYOUTS[str(stored.config["model_type"])]
     paths = stored.modules("scales")
     encoded = {f"{path}.weight": _matrix(stored, path) for path in paths}
-    parts = {source for one in encoded.values() for source in one.sources}
+    parts = {source for value in encoded.values() for source in value.sources}
     plain = {name: info.shape for name, info in stored.tensors.items() if name not in parts}
-    values = layout.values({**plain, **{name: one.shape for name, one in encoded.items()}})
+    values = layout.values({**plain, **{name: value.shape for name, value in encoded.items()}})
     for name, info in stored.tensors.items():
         if name in plain and layout.is_one_more(name):
             encoded[name] = _minus_one(info)

@@ -67,8 +67,8 @@ def algorithms(config: Mapping[str, Any]) -> set[str]:
     """Return the algorithms of a configuration, in capitals; empty if only the KV cache is quantized."""
     layers = config.get("quantized_layers")
     parts = [config, *(layers.values() if isinstance(layers, Mapping) else ())]
-    named = [one.get("quant_algo") for one in parts if isinstance(one, Mapping)]
-    return {str(one).upper() for one in named if one is not None}
+    named = [part.get("quant_algo") for part in parts if isinstance(part, Mapping)]
+    return {str(name).upper() for name in named if name is not None}
 
 
 def floats(config: Mapping[str, Any]) -> SmallFloats | None:
@@ -93,7 +93,7 @@ def encodings(stored: Stored) -> Encodings:
         if weight in stored.tensors:
             encoded[weight] = _matrix(stored, weight, name)
     small = ("U8", "I8", *SMALL_FLOATS)
-    scales = {name for one in encoded.values() for name in one.sources}
+    scales = {name for value in encoded.values() for name in value.sources}
     for name, info in stored.tensors.items():
         if info.dtype in small and len(info.shape) > 1 and name not in scales:
             raise stored.wrong(f"tensor {name!r} has no weight_scale", "one beside every weight")

@@ -166,8 +166,8 @@ def _in_words(architecture: str, when: Mapping[str, Any], fields: Mapping[str, A
     """Return what a file has in place of what a model of its architecture has."""
     if "tensor" in when:
         return f"no tensor {when['tensor']!r}"
-    found, expected = fields.get(when["key"]), when.get("is", "a value")
-    return f"{architecture}.{when['key']} {found!r} in place of {expected!r}"
+    actual, expected = fields.get(when["key"]), when.get("is", "a value")
+    return f"{architecture}.{when['key']} {actual!r} in place of {expected!r}"
 
 
 def _require_numbers(
@@ -204,14 +204,14 @@ def _made(value: Any, tensors: Mapping[str, TensorInfo]) -> Any:
     if not isinstance(value, dict):
         return value
     if "rows" in value:
-        fitting = (info for one, info in tensors.items() if fnmatchcase(one, value["rows"]))
+        fitting = (info for name, info in tensors.items() if fnmatchcase(name, value["rows"]))
         return next((info.shape[0] for info in fitting), value.get("else", 0))
     if "layers" in value:
-        places = (one.split(".", 2) for one in tensors if one.startswith("blk."))
-        return sorted(int(layer) for _, layer, leaf in places if leaf == value["layers"])
+        parts = (tensor.split(".", 2) for tensor in tensors if tensor.startswith("blk."))
+        return sorted(int(layer) for _, layer, leaf in parts if leaf == value["layers"])
     if "has" in value:
-        found = any(fnmatchcase(one, value["has"]) for one in tensors)
-        return value["then"] if found and "then" in value else value.get("else", found)
+        present = any(fnmatchcase(tensor, value["has"]) for tensor in tensors)
+        return value["then"] if present and "then" in value else value.get("else", present)
     return value["lacks"] not in tensors
 
 
@@ -250,12 +250,12 @@ def _add_layers(fields: _Fields, config: dict[str, Any], entry: Mapping[str, Any
     if window.get("layers", layers) != layers:
         size = 0  # llama.cpp has it for one size of model alone
     slides = (
-        [bool(one) for one in pattern]
+        [bool(element) for element in pattern]
         if isinstance(pattern, array)
         else [layer % pattern < pattern - 1 for layer in range(layers)]
     )
     config["layer_types"] = [
-        "sliding_attention" if size and one else "full_attention" for one in slides[:layers]
+        "sliding_attention" if size and slide else "full_attention" for slide in slides[:layers]
     ]
     if size or "off" in window:
         config["sliding_window"] = size or window["off"]
@@ -283,7 +283,10 @@ def _rope(
     if partial:
         rope["partial_rotary_factor"] = rotated / size
     if len(sections):
-        rope |= {"mrope_section": [one for one in sections if one], "mrope_interleaved": True}
+        rope |= {
+            "mrope_section": [section for section in sections if section],
+            "mrope_interleaved": True,
+        }
     if rope["rope_type"] != "default":
         rope |= entry.get("rope values", {})
     if "local rope" not in entry:
@@ -405,7 +408,8 @@ def _sparse_layers(fields: _Fields, config: dict[str, Any], _: Mapping[str, Any]
     """Add the share of values that each layer's gate zeroes, and the width of each layer's MLP."""
     thresholds = fields.pop("activation_sparsity_scale")
     config["activation_sparsity_pattern"] = [
-        round(NormalDist().cdf(one), 6) if math.isfinite(one) else 0.0 for one in thresholds
+        round(NormalDist().cdf(threshold), 6) if math.isfinite(threshold) else 0.0
+        for threshold in thresholds
     ]
     widths = fields["feed_forward_length"]
     fields["feed_forward_length"] = list(widths) if isinstance(widths, array) else widths
@@ -423,7 +427,7 @@ def _heads_of_full_layers(fields: _Fields, config: dict[str, Any], _: Mapping[st
     layers, slides = fields["block_count"], fields["attention.sliding_window_pattern"]
     heads = fields["attention.head_count_kv"]
     counts = list(heads) if isinstance(heads, array) else [heads] * layers
-    pairs = {bool(one): count for one, count in zip(slides, counts, strict=True)}
+    pairs = {bool(slide): count for slide, count in zip(slides, counts, strict=True)}
     fields["attention.head_count_kv"] = pairs[True]
     config["num_global_key_value_heads"] = pairs[False]
     own = range(layers - fields.get("attention.shared_kv_layers", 0))
@@ -460,7 +464,7 @@ def _first_layer_global(fields: _Fields, config: dict[str, Any], _: Mapping[str,
         slides = [bool(one) for one in interval]
     else:
         slides = [bool(at % interval) for at in range(fields["block_count"])]
-    config["layer_types"] = ["sliding_attention" if one else "full_attention" for one in slides]
+    config["layer_types"] = ["sliding_attention" if slide else "full_attention" for slide in slides]
 
 
 def _latent_attention(fields: _Fields, config: dict[str, Any], _: Mapping[str, Any]) -> None:
@@ -483,7 +487,7 @@ def _shared_indexers(fields: _Fields, config: dict[str, Any], _: Mapping[str, An
     since = 2 if fields["context_length"] >= _SHARING_CONTEXT else layers
     usual = [at <= since or (at - since) % 4 == 0 for at in range(layers)]
     types = fields.pop("attention.indexer.types", usual)
-    config["indexer_types"] = ["full" if one else "shared" for one in types[:layers]]
+    config["indexer_types"] = ["full" if kind else "shared" for kind in types[:layers]]
 
 
 def _expansion(fields: _Fields, config: dict[str, Any], _: Mapping[str, Any]) -> None:

@@ -204,8 +204,8 @@ class _Cursor:
             metadata[key] = value = self._value(self._number("I"), keep=key in texts)
             if key in _PARAMETERS and isinstance(value, array) and value.typecode == "f" and value:
                 nbytes = 4 * len(value)
-                place = (self.path, self.position - nbytes, nbytes)
-                parameters[key] = TensorInfo(key, "F32", (len(value),), *place)
+                location = (self.path, self.position - nbytes, nbytes)
+                parameters[key] = TensorInfo(key, "F32", (len(value),), *location)
         alignment = metadata.get("general.alignment", 32)
         if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
             raise _damaged(self.path, f"its alignment is {alignment!r}, not a power of two")
@@ -236,8 +236,8 @@ class _Cursor:
         """Read a number of items, each with a minimum number of bytes."""
         count = int(self._number("Q"))
         if count * least > self.end - self.position:
-            place = f"byte {self.position:,} of {self.end:,}"
-            raise _damaged(self.path, f"{count:,} {what} are announced at {place}")
+            location = f"byte {self.position:,} of {self.end:,}"
+            raise _damaged(self.path, f"{count:,} {what} are announced at {location}")
         return count
 
     def _text(self, most: int) -> str:

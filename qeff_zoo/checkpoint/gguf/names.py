@@ -231,14 +231,14 @@ class Layout:
         """Every value of `general.architecture`."""
         return (self.architecture, *self.also)
 
-    def change_of(self, leaf: str, place: str) -> str | None:
+    def change_of(self, leaf: str, stored: str) -> str | None:
         """Return the change of a stored tensor's values; None without one.
 
         Args:
             leaf: Name of the tensor within its layer.
-            place: Name in the float model.
+            stored: Name in the float model.
         """
-        if self.plus_one and place.endswith("norm.weight") and leaf not in self.unchanged:
+        if self.plus_one and stored.endswith("norm.weight") and leaf not in self.unchanged:
             return "minus one"
         return self.changes.get(leaf)
 
@@ -315,7 +315,7 @@ def layouts() -> Mapping[str, Layout]:
     """Return the known layouts by `model_type`, from layouts.json."""
     document = _document()
     return MappingProxyType(
-        {kind: _layout(document["groups"], **one) for kind, one in document["models"].items()}
+        {kind: _layout(document["groups"], **model) for kind, model in document["models"].items()}
     )
 
 
@@ -330,7 +330,10 @@ def _layout(
 ) -> Layout:
     """Return the layout of an entry: groups of names, its own names, and functions by their names."""
     return Layout(
-        names={**{name: one for group in groups for name, one in known[group].items()}, **names},
+        names={
+            **{name: value for group in groups for name, value in known[group].items()},
+            **names,
+        },
         moves={name: _MOVES[move] for name, move in moves.items()},
         joined={
             half: (name, *pair, _JOINS[join])
@@ -413,7 +416,7 @@ def places_of(
     metadata: Mapping[str, Any],
     tensors: Mapping[str, TensorInfo],
 ) -> Places:
-    """Return the place of every tensor in the float model.
+    """Return the name of every tensor in the float model.
 
     Args:
         name: Name of the checkpoint, for messages.
@@ -423,7 +426,7 @@ def places_of(
 
     Raises:
         CheckpointError: The configuration, or a tensor's shape, does not fit.
-        UnsupportedModelError: A tensor has no place.
+        UnsupportedModelError: A tensor has no counterpart there.
     """
     layout = layout_of(name, str(config["model_type"]), metadata)
     _require_rope(name, config, tensors)
@@ -469,7 +472,7 @@ def places_of(
     if lost:
         raise UnsupportedModelError(
             f"{name!r} has {len(lost)} tensors that model_type {config['model_type']!r} has no place for: "
-            f"{some([repr(one) for one in lost], 10)}. Expected every tensor to have one. Use the safetensors "
+            f"{some([repr(entry) for entry in lost], 10)}. Expected every tensor to have one. Use the safetensors "
             "checkpoint."
         )
     return Places(values=values, experts=experts, changes=changes, beside=frozenset(beside))
@@ -519,7 +522,7 @@ class _File:
     drafts: int
 
     def tensor(self, info: TensorInfo) -> _Tensor:
-        """Return a tensor with its place."""
+        """Return a tensor with its location in the file."""
         block = _BLOCK.fullmatch(info.name)
         if not block:
             return _Tensor(info=info, leaf=info.name, prefix="", place=_name(info.name, self.names))
@@ -574,11 +577,11 @@ class _File:
 
     def stack(self, tensor: _Tensor) -> Mapping[str, tuple[str, int]]:
         """Return the matrices of experts in a stack: its name, and the index of each."""
-        info, place = tensor.info, str(tensor.place)
+        info, name = tensor.info, str(tensor.place)
         if len(info.shape) != 3 or info.shape[0] > _MOST_EXPERTS:
             what = f"tensor {info.name!r} is {list(info.shape)}"
             raise _misfit(self.name, what, "a stack of matrices")
-        return {tensor.prefix + place.format(i): (info.name, i) for i in range(info.shape[0])}
+        return {tensor.prefix + name.format(i): (info.name, i) for i in range(info.shape[0])}
 
     def moved(self, tensor: _Tensor) -> Expression:
         """Return a tensor of the float model, which the file has by itself."""
@@ -588,7 +591,7 @@ class _File:
         return move(info.name, info.shape, self.heads)
 
 
-#: Rules for tensors that have no place of their own, in their order.
+#: Rules for tensors without a counterpart of their own, in their order.
 _RULES = (_File.joined, _File.by_layer, _File.split)
 
 
@@ -626,14 +629,14 @@ _COUNTS = {
 
 def _heads(name: str, architecture: str, metadata: Mapping[str, Any]) -> Heads:
     """Return the numbers of heads; of values by layer, the largest."""
-    found = {field: metadata.get(f"{architecture}.{key}") for field, key in _COUNTS.items()}
-    if found["keys"] is None:
-        found["keys"] = found["queries"]
+    numbers = {field: metadata.get(f"{architecture}.{key}") for field, key in _COUNTS.items()}
+    if numbers["keys"] is None:
+        numbers["keys"] = numbers["queries"]
     counts = {
-        field: max(one, default=1) if isinstance(one, array) else one or 1
-        for field, one in found.items()
+        field: max(number, default=1) if isinstance(number, array) else number or 1
+        for field, number in numbers.items()
     }
-    if not all(type(one) is int and 0 < one < 1 << 16 for one in counts.values()):
+    if not all(type(count) is int and 0 < count < 1 << 16 for count in counts.values()):
         raise _misfit(name, f"{[*counts.values()]} heads", "numbers of heads")
     return Heads(**counts)
 
@@ -641,19 +644,19 @@ def _heads(name: str, architecture: str, metadata: Mapping[str, Any]) -> Heads:
 def _require_rope(name: str, config: Mapping[str, Any], tensors: Mapping[str, TensorInfo]) -> None:
     """Refuse RoPE factors that the configuration lacks, since they would not be applied."""
     scaled = {"llama3", "longrope", "proportional", "su", "yarn"}
-    types = {one.get("rope_type") or one.get("type") for one in rope_scalings(config)}
-    if (found := [one for one in _ROPE if one in tensors]) and not types & scaled:
+    types = {scaling.get("rope_type") or scaling.get("type") for scaling in rope_scalings(config)}
+    if (factors := [one for one in _ROPE if one in tensors]) and not types & scaled:
         raise CheckpointError(
-            f"{name!r} has {found[0]!r}, factors of RoPE, of which its configuration says nothing. Expected a "
+            f"{name!r} has {factors[0]!r}, factors of RoPE, of which its configuration says nothing. Expected a "
             "`rope_scaling` there. Name the original checkpoint, which has one, with --config-from."
         )
 
 
 def _require_neutral(name: str, config: Mapping[str, Any], multipliers: Sequence[str]) -> None:
     """Refuse multipliers that the weights contain already, since they would be applied twice."""
-    found = {key: config.get(key) for key in multipliers}
-    lists = {key: one if isinstance(one, list) else [one] for key, one in found.items()}
-    if odd := [f"{key} {found[key]}" for key, values in lists.items() if {*values} - {None, 1}]:
+    neutral = {key: config.get(key) for key in multipliers}
+    lists = {key: value if isinstance(value, list) else [value] for key, value in neutral.items()}
+    if odd := [f"{key} {neutral[key]}" for key, values in lists.items() if {*values} - {None, 1}]:
         raise CheckpointError(
             f"{name!r} contains the multipliers of its model in its weights, and its configuration sets "
             f"{some(odd)}. Expected multipliers of 1. Remove the config.json beside the file, or --config-from: the "

@@ -55,35 +55,35 @@ def rope_of(
     original = fields.pop("rope.scaling.original_context_length", fields["context_length"])
     attention = fields.pop("rope.scaling.attn_factor", None)
     fields.pop("rope.scaling.finetuned", None)  # of no use to llama.cpp either
-    found: dict[str, Any] = {"rope_type": "default", "rope_theta": theta}
+    parameters: dict[str, Any] = {"rope_type": "default", "rope_theta": theta}
     if LONG in tensors and SHORT in tensors:
-        found |= {
+        parameters |= {
             "rope_type": "longrope",
             "long_factor": _values(tensors[LONG]).tolist(),
             "short_factor": _values(tensors[SHORT]).tolist(),
             "original_max_position_embeddings": original,
         }
         if attention is not None:
-            found["attention_factor"] = attention
+            parameters["attention_factor"] = attention
     elif FACTORS in tensors:
-        found |= _llama3(name, theta, _values(tensors[FACTORS]), size)
+        parameters |= _llama3(name, theta, _values(tensors[FACTORS]), size)
     elif kind == "yarn":
-        found |= {
+        parameters |= {
             "rope_type": "yarn",
             "factor": factor,
             "original_max_position_embeddings": original,
         }
         for key, parameter in _YARN.items():
             if f"rope.scaling.{key}" in fields:
-                found[parameter] = fields.pop(f"rope.scaling.{key}")
+                parameters[parameter] = fields.pop(f"rope.scaling.{key}")
         if (multiplier := fields.pop("rope.scaling.yarn_log_multiplier", None)) is not None:
             scale = float(f"{10 * multiplier:.6g}")  # DeepSeek's; converters write a tenth
-            found |= {"mscale": scale, "mscale_all_dim": scale}
+            parameters |= {"mscale": scale, "mscale_all_dim": scale}
     elif kind == "linear" and factor != 1.0:
-        found |= {"rope_type": "linear", "factor": factor}
+        parameters |= {"rope_type": "linear", "factor": factor}
     elif kind not in ("linear", "none"):
         fields["rope.scaling.type"] = kind
-    return found
+    return parameters
 
 
 def rotated_share(tensors: Mapping[str, TensorInfo]) -> float:
@@ -115,8 +115,8 @@ def _llama3(name: str, theta: float, factors: Array, size: int) -> dict[str, Any
     """
     for parameters in (_LLAMA3, _fitted(theta, factors, size)):
         whole = {"rope_type": "llama3", "factor": float(f"{factors.max():.7g}"), **parameters}
-        made = _factors_of(theta, size, whole) if parameters else factors[:0]
-        if len(made) == len(factors) and np.allclose(made, factors, rtol=_NEAR):
+        computed = _factors_of(theta, size, whole) if parameters else factors[:0]
+        if len(computed) == len(factors) and np.allclose(computed, factors, rtol=_NEAR):
             return whole
     raise UnsupportedModelError(
         f"{name!r} has {FACTORS!r} with factors of RoPE that no scaling of Llama 3 has. Expected such. Name the "

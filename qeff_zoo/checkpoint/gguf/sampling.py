@@ -55,12 +55,12 @@ def sampling_of(name: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
             f"{name!r} sets {listed:.200}, which transformers does not have. Text is sampled without it.",
             stacklevel=2,
         )
-    found = {ours: given[key] for key, ours in _NAMES.items() if key in given}
+    parameters = {ours: given[key] for key, ours in _NAMES.items() if key in given}
     never = metadata.get(_SUPPRESSED)
     suppressed = {"suppress_tokens": [*never]} if isinstance(never, array) and never else {}
-    if not found:
+    if not parameters:
         return suppressed
-    draws = found.get("temperature", 1.0) > 0
+    draws = parameters.get("temperature", 1.0) > 0
     if not draws:
-        del found["temperature"]
-    return {"do_sample": draws, **found, **suppressed}
+        del parameters["temperature"]
+    return {"do_sample": draws, **parameters, **suppressed}

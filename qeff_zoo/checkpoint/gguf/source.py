@@ -74,7 +74,7 @@ def find(
         if gguf_file is not None:
             file = gguf_entry(LocalFiles.of(path), gguf_file) if path.is_dir() else gguf_file
             name, path = path.resolve().name, path / file
-        there = [one for one in shards_of(file) if (path.parent / one).is_file()]
+        there = [shard for shard in shards_of(file) if (path.parent / shard).is_file()]
         files = LocalFiles(path.parent, frozenset(there))
     _require_files(files, file)
     return Found(
@@ -98,11 +98,11 @@ def warn_of_differences(name: str, config: Mapping[str, Any], header: GgufHeader
     from qeff_zoo.checkpoint.gguf.config import config_of
 
     try:
-        made = config_of(name, header)
+        converted = config_of(name, header)
     except ZooError:  # metadata that make no configuration cannot be compared
         return
-    theta = _theta(made), _theta(config)
-    pairs = {key: (value, config[key]) for key, value in made.items() if key in config}
+    theta = _theta(converted), _theta(config)
+    pairs = {key: (value, config[key]) for key, value in converted.items() if key in config}
     differing = [
         f"{key} {one!r} in the file and {other!r} in the configuration"
         for key, (one, other) in {**pairs, "rope_theta": theta}.items()
@@ -143,7 +143,7 @@ def _original(files: Files, file: str) -> str:
     if (files.folder / "config.json").is_file():
         return str(files.folder)
     files.fetch(shards_of(file))  # the only source of the configuration
-    paths = [files.folder / one for one in shards_of(file)]
+    paths = [files.folder / shard for shard in shards_of(file)]
     return str(_from_metadata(paths, read_shards(paths)))
 
 
@@ -161,16 +161,16 @@ def _from_metadata(paths: list[Path], header: GgufHeader) -> Path:
         return folder
     from qeff_zoo.checkpoint.gguf.tokenizer import tokenizer_of
 
-    made = tokenizer_of(paths[0])
-    ends = {"eos_token_id": list(made.ends)} if len(made.ends) > 1 else {}
+    tokenizer = tokenizer_of(paths[0])
+    ends = {"eos_token_id": list(tokenizer.ends)} if len(tokenizer.ends) > 1 else {}
     contents: dict[str, Any] = {
-        "config.json": {**config, **made.ids},
-        "generation_config.json": {**made.ids, **ends, **sampled},
+        "config.json": {**config, **tokenizer.ids},
+        "generation_config.json": {**tokenizer.ids, **ends, **sampled},
     }
     if pooling := pooling_of(header.metadata):
         contents |= _modules(pooling, header)
     with store.stage("companions") as staged:
-        made.tokenizer.save_pretrained(staged)
+        tokenizer.tokenizer.save_pretrained(staged)
         for name, content in contents.items():
             (staged / name).parent.mkdir(exist_ok=True)
             (staged / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
@@ -185,9 +185,9 @@ def _modules(pooling: str, header: GgufHeader) -> dict[str, Any]:
         header: Header of the file, with a matrix of each dense layer.
     """
     dense = {name: header.tensors.get(f"dense_{name[0]}.weight") for name in ("2_Dense", "3_Dense")}
-    found = {name: info.shape for name, info in dense.items() if info is not None}
-    places = ["", "1_Pooling", *found, f"{2 + len(found)}_Normalize"]  # llama.cpp's programs do
-    kinds = [place.partition("_")[2] or "Transformer" for place in places]
+    shapes = {name: info.shape for name, info in dense.items() if info is not None}
+    folders = ["", "1_Pooling", *shapes, f"{2 + len(shapes)}_Normalize"]  # llama.cpp's programs do
+    kinds = [place.partition("_")[2] or "Transformer" for place in folders]
     layers = {
         f"{name}/config.json": {
             "in_features": columns,
@@ -195,12 +195,12 @@ def _modules(pooling: str, header: GgufHeader) -> dict[str, Any]:
             "bias": False,
             "activation_function": "torch.nn.modules.linear.Identity",
         }
-        for name, (rows, columns) in found.items()
+        for name, (rows, columns) in shapes.items()
     }
     return {
         "modules.json": [
             {"path": place, "type": f"sentence_transformers.models.{kind}"}
-            for place, kind in zip(places, kinds, strict=True)
+            for place, kind in zip(folders, kinds, strict=True)
         ],
         "1_Pooling/config.json": {"pooling_mode": pooling},
         **layers,

@@ -83,8 +83,8 @@ class Vocabulary:
                 f"{self.name!r} cuts text by the pre-tokenizer {name!r}, which is unknown. Expected one of "
                 f"{some(list(names), 12)}. Name the checkpoint that it was made from with --config-from."
             )
-        found: Mapping[str, Any] = names[name]
-        return found
+        settings: Mapping[str, Any] = names[name]
+        return settings
 
     def special(self, which: str) -> int | None:
         """Return the id of a special token, or llama.cpp's default.
@@ -94,8 +94,8 @@ class Vocabulary:
         """
         number = self.fields.get(f"{which}_token_id")
         known_here = type(number) is int and 0 <= number < len(self.tokens)
-        found = number if known_here else self.facts["special"].get(which)
-        return found if found is not None and found < len(self.tokens) else None
+        token = number if known_here else self.facts["special"].get(which)
+        return token if token is not None and token < len(self.tokens) else None
 
     def flag(self, key: str, default: bool) -> bool:
         """Return a setting."""

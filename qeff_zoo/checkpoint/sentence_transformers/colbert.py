@@ -100,15 +100,15 @@ def read_colbert(read: Reader) -> Colbert | None:
 
 def translated(read: Reader) -> Reader:
     """Return a reader that returns the settings of a ColBERT checkpoint as those of a `MultiVectorEncoder`."""
-    found = read_colbert(read)
-    if found is None:
+    settings = read_colbert(read)
+    if settings is None:
         return read
-    file = next((one for one in ENCODER_SETTINGS if read(one)), ENCODER_SETTINGS[0])
+    file = next((setting for setting in ENCODER_SETTINGS if read(setting)), ENCODER_SETTINGS[0])
 
     def translate(name: str) -> dict[str, Any]:
         if name == SETTINGS:
-            return found.settings(read(name))
-        return {**found.encoder, **read(name)} if name == file else read(name)
+            return settings.settings(read(name))
+        return {**settings.encoder, **read(name)} if name == file else read(name)
 
     return translate
 
@@ -126,7 +126,7 @@ def _of_pylate(own: Mapping[str, Any], kind: str | None) -> Colbert:
         encoder["query_expansion"] = _expansion(length, attends) if expands else None
         if not expands and own.get("query_length"):
             encoder["query_length"] = length
-    prefixes = {one: own[name] or "" for name, one in _PREFIXES.items() if name in own}
+    prefixes = {prefix: own[name] or "" for name, prefix in _PREFIXES.items() if name in own}
     skipped = own.get("skiplist_words")
     if skipped is None and (prefixes or kind == _PYLATE):
         skipped = string.punctuation

@@ -113,8 +113,8 @@ class CrossEncoder:
     @property
     def max_length(self) -> int | None:
         """Number of tokens to which a call of the tokenizer truncates; None for the tokenizer's own."""
-        found = self._argument("max_length")
-        return int(found) if found else None
+        length = self._argument("max_length")
+        return int(length) if length else None
 
     def problems(self, vocab_size: int, output: str) -> list[str]:
         """Return why the model cannot be built as it is, one clause each.
@@ -131,18 +131,18 @@ class CrossEncoder:
                 f"modules.json of its CrossEncoder lists {kinds}; expected {_CLASSIFIES}, {_RANKS}, or {_POOLS} and "
                 "dense layers. The scores of other modules are not computed"
             ]
-        found = []
+        reasons = []
         if (task := self.settings.get("transformer_task", output)) != output:
-            found.append(
+            reasons.append(
                 f"`transformer_task` of its CrossEncoder is {task!r}; expected {output!r}. The scores of others are "
                 "not computed"
             )
         if self.writes_messages and self.form not in FORMS:
-            found.append(
+            reasons.append(
                 f"`modality_config.message.format` of its CrossEncoder is {self.form!r}; expected "
                 f"{' or '.join(map(repr, FORMS))}"
             )
-        return found + self._problems_of_tokens(vocab_size) + self._problems_of_arguments()
+        return reasons + self._problems_of_tokens(vocab_size) + self._problems_of_arguments()
 
     def _problems_of_tokens(self, vocab_size: int) -> list[str]:
         if not self.ranks_by_tokens:
@@ -162,19 +162,19 @@ class CrossEncoder:
 
     def _problems_of_arguments(self) -> list[str]:
         processing = self.settings.get("processing_kwargs") or {}
-        found = []
+        reasons = []
         if "chat_template" in self._processing("chat_template"):
-            found.append(
+            reasons.append(
                 "`processing_kwargs` of its CrossEncoder sets a chat template; expected it in chat_template.jinja"
             )
         for kind in ("common", "text"):
             for name, value in (processing.get(kind) or {}).items():
                 if name != "max_length" and not _NEUTRAL.get(name, _never)(value):
-                    found.append(
+                    reasons.append(
                         f"`processing_kwargs` of its CrossEncoder sets {kind}.{name} to {value!r}, which is not "
                         f"computed; expected {', '.join(['max_length', *_NEUTRAL])} with their usual values"
                     )
-        return found
+        return reasons
 
     def _processing(self, kind: str) -> Mapping[str, Any]:
         return (self.settings.get("processing_kwargs") or {}).get(kind) or {}

@@ -104,16 +104,16 @@ def read_modules(companions: Mapping[str, Path]) -> list[Module]:
     """
     if LISTED not in companions:
         return []
-    read, found = reader_of(companions), []
+    read, modules = reader_of(companions), []
     for entry in read_objects(companions[LISTED]):
         library, _, kind = str(entry["type"]).rpartition(".")
         folder = str(entry.get("path") or "")
         config = read(str(PurePosixPath(folder) / "config.json")) if folder else {}
         arguments = tuple(entry.get("kwargs") or ())
-        found.append(
+        modules.append(
             Module(library=library, kind=kind, arguments=arguments, folder=folder, config=config)
         )
-    return found
+    return modules
 
 
 def files_of(folder: Path) -> dict[str, Path]:
@@ -122,5 +122,5 @@ def files_of(folder: Path) -> dict[str, Path]:
     Args:
         folder: Folder of a checkpoint or a package.
     """
-    found = [*folder.glob("*.json"), *folder.glob("*/config.json"), *folder.glob(METADATA)]
-    return {path.relative_to(folder).as_posix(): path for path in found}
+    paths = [*folder.glob("*.json"), *folder.glob("*/config.json"), *folder.glob(METADATA)]
+    return {path.relative_to(folder).as_posix(): path for path in paths}

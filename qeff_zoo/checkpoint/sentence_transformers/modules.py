@@ -63,9 +63,9 @@ def read_pooling(companions: Mapping[str, Path]) -> tuple[str, bool] | None:
     modules = read_modules(companions)
     if not modules:
         return None
-    poolings = [AND.join(_modes(one)) for one in modules if one.kind == "Pooling"]
+    poolings = [AND.join(_modes(module)) for module in modules if module.kind == "Pooling"]
     pooling = "mean" if _is_static(modules) else next(iter(poolings), "none")
-    last = [one for one in modules if one.kind != "Dropout"][-1]
+    last = [module for module in modules if module.kind != "Dropout"][-1]
     return pooling, last.kind == "Normalize" and _features(last)[1] == SENTENCE
 
 
@@ -90,11 +90,11 @@ def read_steps(
     published = read_pooling(companions)
     overrides = published is not None and pooling not in (None, published[0])
     steps: list[Step] = [Pooling(place=0, folder="", modes=("mean",))] * _is_static(modules)
-    for place, module in enumerate(modules[1:], 1):
+    for number, module in enumerate(modules[1:], 1):
         module.require_own()
         if module.kind not in _READINGS:
             raise UnsupportedModelError(
-                f"modules.json lists {module.kind}{_described(module.kind)} as module {place}; expected Transformer "
+                f"modules.json lists {module.kind}{_described(module.kind)} as module {number}; expected Transformer "
                 f"and then {_SUPPORTED}. Without it the embeddings would be others: run the model with "
                 "sentence-transformers itself."
             )
@@ -102,7 +102,7 @@ def read_steps(
             module = replace(
                 module, config={**_kept(module), "pooling_mode": str(pooling).split(AND)}
             )
-        if step := _READINGS[module.kind](place, module):
+        if step := _READINGS[module.kind](number, module):
             steps.append(step)
     width = reader_of(companions)("config.json").get("hidden_size")
     scores = bool(steps) and steps[-1].writes == SCORES
@@ -135,8 +135,8 @@ def _is_static(modules: Sequence[Module]) -> bool:
 
 def _described(kind: str) -> str:
     """Return what an unsupported module is for, in parentheses."""
-    found = next((words for words, kinds in _PURPOSES.items() if kind in kinds), "")
-    return f" ({found})" if found else ""
+    purpose = next((words for words, kinds in _PURPOSES.items() if kind in kinds), "")
+    return f" ({purpose})" if purpose else ""
 
 
 def described(steps: Sequence[Step]) -> list[dict[str, Any]]:
@@ -192,21 +192,21 @@ def _kept(module: Module) -> dict[str, Any]:
     }
 
 
-def _read_pooling(place: int, module: Module) -> Step:
+def _read_pooling(number: int, module: Module) -> Step:
     modes = _modes(module)
     if not module.config:
         raise module.refuse("its pooling", None, "a config that names it, or --pooling")
     if unknown := [mode for mode in modes if mode not in POOLINGS]:
         raise module.refuse("pooling", unknown[0], f"one of {', '.join(POOLINGS)}, or --pooling")
     return Pooling(
-        place=place,
+        place=number,
         folder=module.folder,
         modes=modes,
         include_prompt=bool(module.config.get("include_prompt", True)),
     )
 
 
-def _read_dense(place: int, module: Module) -> Step:
+def _read_dense(number: int, module: Module) -> Step:
     config = module.config
     library, _, activation = str(
         config.get("activation_function", "torch.nn.modules.activation.Tanh")
@@ -219,7 +219,7 @@ def _read_dense(place: int, module: Module) -> Step:
             raise module.refuse(size, config.get(size), "a number of features")
     reads, writes = _features(module)
     return Dense(
-        place=place,
+        place=number,
         folder=module.folder,
         in_features=config["in_features"],
         out_features=config["out_features"],
@@ -231,28 +231,28 @@ def _read_dense(place: int, module: Module) -> Step:
     )
 
 
-def _read_layer_norm(place: int, module: Module) -> Step:
+def _read_layer_norm(number: int, module: Module) -> Step:
     size = module.config.get("dimension")
     if not isinstance(size, int) or size < 1:
         raise module.refuse("dimension", size, "a number of features")
-    return LayerNorm(place=place, folder=module.folder, size=size)
+    return LayerNorm(place=number, folder=module.folder, size=size)
 
 
-def _read_mask(place: int, module: Module) -> Step:
+def _read_mask(number: int, module: Module) -> Step:
     if kept := module.config.get("keep_only_token_ids"):
         raise module.refuse("keep_only_token_ids", kept, "none: all tokens of a text")
     kinds = module.config.get("skiplist_tasks") or ["document"]
     return MultiVectorMask(
-        place=place,
+        place=number,
         folder=module.folder,
         skipped=tuple(module.config.get("skiplist_words") or ()),
         kinds=tuple([kinds] if isinstance(kinds, str) else kinds),
     )
 
 
-def _read_normalize(place: int, module: Module) -> Step:
+def _read_normalize(number: int, module: Module) -> Step:
     reads, writes = _features(module)
-    return Normalize(place=place, folder=module.folder, reads=reads, writes=writes)
+    return Normalize(place=number, folder=module.folder, reads=reads, writes=writes)
 
 
 def _features(module: Module) -> tuple[str, str]:
@@ -280,17 +280,17 @@ def _connected(steps: Sequence[Step], width: int | None, result: str) -> list[St
                 f"Module {step.place} of modules.json, {type(step).__name__}, reads {step.reads!r} before a pooling "
                 "makes it; expected Pooling before. Correct modules.json: sentence-transformers does not run it either."
             )
-        expected, found = (
+        expected, available = (
             getattr(step, "in_features", getattr(step, "size", None)),
             widths[step.reads],
         )
-        if None not in (expected, found) and expected != found:
+        if None not in (expected, available) and expected != available:
             raise UnsupportedModelError(
-                f"{step.folder}/config.json has {expected} inputs, and {step.reads!r} has {found} values; expected as "
-                "many. Get the files again, or give another --pooling."
+                f"{step.folder}/config.json has {expected} inputs, and {step.reads!r} has {available} values; expected "
+                "as many. Get the files again, or give another --pooling."
             )
         times = len(step.modes) if isinstance(step, Pooling) else 1
-        after = step.out_features if isinstance(step, Dense) else found and found * times
+        after = step.out_features if isinstance(step, Dense) else available and available * times
         widths[step.writes] = after
     several = any(isinstance(step, MultiVectorMask) for step in steps)
     if several == (result in widths):
@@ -311,7 +311,7 @@ def _used(steps: Sequence[Step], result: str) -> list[Step]:
     return kept[::-1]
 
 
-def _ending(steps: list[Step], place: int, normalize: bool | None) -> tuple[Step, ...]:
+def _ending(steps: list[Step], number: int, normalize: bool | None) -> tuple[Step, ...]:
     """Return steps that end with a normalization of the embedding, or do not."""
     if any(isinstance(step, MultiVectorMask) for step in steps):
         return tuple(steps)
@@ -320,7 +320,7 @@ def _ending(steps: list[Step], place: int, normalize: bool | None) -> tuple[Step
         return tuple(steps)
     if ends:
         return tuple(steps[:-1])
-    return (*steps, Normalize(place=place, folder=""))
+    return (*steps, Normalize(place=number, folder=""))
 
 
 _READINGS: Mapping[str, Reading] = MappingProxyType(

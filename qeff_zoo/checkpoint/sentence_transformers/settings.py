@@ -140,8 +140,8 @@ def problems_of(name: str, read: Reader, output: str, *, kind: str = SINGLE) -> 
     """
     read = translated(read)
     encoder, own, several = encoder_settings(read), read(SETTINGS), kind == SEVERAL
-    file = next((one for one in ENCODER_SETTINGS if read(one)), ENCODER_SETTINGS[0])
-    found = [
+    file = next((setting for setting in ENCODER_SETTINGS if read(setting)), ENCODER_SETTINGS[0])
+    reasons = [
         *_problems_of_encoder(file, encoder, output),
         *(
             _problem(file, f"processing_kwargs.{key}", value, "padding, truncation and max_length")
@@ -150,53 +150,53 @@ def problems_of(name: str, read: Reader, output: str, *, kind: str = SINGLE) -> 
         ),
     ]
     if own and (described := own.get("model_type") or SINGLE) != kind:
-        found.append(
+        reasons.append(
             f"{SETTINGS} describes a {described}; expected a {kind} for these modules. Run it with "
             "sentence-transformers itself."
         )
     settings = read_settings(read)
     if settings.expansion and not several:
-        found.append(
+        reasons.append(
             _problem(file, "query_expansion", settings.expansion, "none, without late interaction")
         )
     similarities = (MAX_SIMILARITY,) if several else SIMILARITIES
     if settings.default_prompt is not None and settings.default_prompt not in settings.prompts:
         known = ", ".join(settings.prompts)
-        found.append(_problem(SETTINGS, "default_prompt_name", settings.default_prompt, known))
+        reasons.append(_problem(SETTINGS, "default_prompt_name", settings.default_prompt, known))
     if settings.similarity not in similarities and own.get("similarity_fn_name"):
         expected = ", ".join(similarities)
-        found.append(_problem(SETTINGS, "similarity_fn_name", settings.similarity, expected))
+        reasons.append(_problem(SETTINGS, "similarity_fn_name", settings.similarity, expected))
     for limit in ("truncate_dim", "max_active_dims"):
         if (size := own.get(limit)) is not None and (type(size) is not int or size < 1):
-            found.append(_problem(SETTINGS, limit, size, "a number of values"))
-    return [f"{name!r}: {problem}" for problem in found]
+            reasons.append(_problem(SETTINGS, limit, size, "a number of values"))
+    return [f"{name!r}: {problem}" for problem in reasons]
 
 
 def _problems_of_encoder(file: str, encoder: Mapping[str, Any], output: str) -> list[str]:
     """Return the settings of the encoder by which it would return other states, one sentence each."""
-    found = []
+    reasons = []
     modalities = encoder.get("modality_config") or {}
     if "message" in modalities:
-        found.append(
+        reasons.append(
             _problem(file, "modality_config", "message", "text alone: a chat template would render every text")
         )  # fmt: skip
     returned = (modalities.get("text") or {}).get("method_output_name", output)
     if returned not in (output, [output]):
         name = "modality_config.text.method_output_name"
-        found.append(_problem(file, name, returned, output))
+        reasons.append(_problem(file, name, returned, output))
     for field in _TOKENIZER_FIELDS:
-        found += [
+        reasons += [
             _problem(file, f"{field}.{key}", value, "model_max_length alone")
             for key, value in (encoder.get(field) or {}).items()
             if key not in _NEUTRAL_SETTINGS
         ]
     for field in ("config_kwargs", "config_args"):
-        found += [
+        reasons += [
             _problem(file, f"{field}.{key}", value, "a config that is as in config.json")
             for key, value in (encoder.get(field) or {}).items()
             if key not in _NEUTRAL_SETTINGS
         ]
-    return found
+    return reasons
 
 
 def _problem(file: str, setting: str, value: object, expected: str) -> str:
@@ -213,8 +213,8 @@ def encoder_settings(read: Reader) -> dict[str, Any]:
 
 def _call_settings(encoder: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a call of the tokenizer."""
-    found = encoder.get("processing_kwargs") or {}
-    return {**(found.get("common") or {}), **(found.get("text") or {})}
+    settings = encoder.get("processing_kwargs") or {}
+    return {**(settings.get("common") or {}), **(settings.get("text") or {})}
 
 
 def _length_of_tokenizer(read: Reader, encoder: Mapping[str, Any]) -> int:

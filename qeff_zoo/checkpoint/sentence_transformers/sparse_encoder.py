@@ -73,17 +73,17 @@ class SparseEncoder:
                 f"{LISTED} of its {KIND} lists {' and '.join(kinds)}; expected Transformer and {_POOLING}"
                 f"{''.join(reasons)}. Run it with sentence-transformers itself"
             ]
-        found, pooling = [], self.pooling
+        faults, pooling = [], self.pooling
         for setting, value, known in (
             ("pooling_strategy", pooling.strategy, STRATEGIES),
             ("activation_function", pooling.activation, ACTIVATIONS),
         ):
             if value not in known:
-                found.append(
+                faults.append(
                     f"{self.modules[1].file} of module {_POOLING} sets {setting} to {value!r}; expected "
                     f"{' or '.join(known)}. Correct it"
                 )
-        return found
+        return faults
 
 
 def read_sparse_encoder(files: Mapping[str, Path]) -> SparseEncoder | None:

@@ -64,7 +64,7 @@ def register() -> None:
     """Register config, model and names of weights with transformers."""
     AutoConfig.register("internvl_chat", InternVLChatConfig, exist_ok=True)
     AutoModelForImageTextToText.register(InternVLChatConfig, InternVLChatModel, exist_ok=True)
-    projections = [f"attention.{one}_proj" for one in "qkv"]
+    projections = [f"attention.{letter}_proj" for letter in "qkv"]
     mapping: list[WeightConverter | WeightRenaming] = [
         *(WeightRenaming(name, place) for name, place in _NAMES.items()),
         WeightConverter("attn.qkv", projections, [Chunk(dim=0)]),

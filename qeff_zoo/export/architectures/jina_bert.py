@@ -184,8 +184,8 @@ class JinaBertEncoder(nn.Module):
         self, hidden_states: Tensor, attention_mask: Tensor | None = None, **_: Any
     ) -> BaseModelOutputWithPastAndCrossAttentions:
         """Return the hidden states after the last layer."""
-        places = torch.arange(hidden_states.shape[1], device=hidden_states.device)
-        distance = (places[:, None] - places[None]).abs().to(hidden_states.dtype)
+        positions = torch.arange(hidden_states.shape[1], device=hidden_states.device)
+        distance = (positions[:, None] - positions[None]).abs().to(hidden_states.dtype)
         per_head = torch.tensor(self.slopes, dtype=distance.dtype, device=distance.device)
         mask = -distance * per_head[:, None, None]  # (heads, seq, seq)
         mask = mask[None] if attention_mask is None else attention_mask + mask

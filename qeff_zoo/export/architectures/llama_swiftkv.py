@@ -66,9 +66,9 @@ class SwiftKVAttention(llama.LlamaAttention):
         super().__init__(config, layer_idx)
         assert config.num_key_value_layers is not None
         size = config.key_value_group_size or 1
-        place = (layer_idx - config.num_key_value_layers) % size
+        index = (layer_idx - config.num_key_value_layers) % size
         #: Whether it computes keys and values, and whether later layers share them.
-        self.makes, self.gives = place == 0, size > 1
+        self.makes, self.gives = index == 0, size > 1
         for name in _OWN:
             if self.makes or name == "q_proj":
                 setattr(self, f"{name}_swiftkv", getattr(self, name))
@@ -126,7 +126,7 @@ def _heads(states: Tensor, size: int) -> Tensor:
 
 def _rotated(heads: Tensor, embeddings: tuple[Tensor, Tensor]) -> Tensor:
     """Rotate heads (batch, heads, seq, head_dim) by cosines and sines (batch, seq, head_dim)."""
-    cos, sin = (one.unsqueeze(1) for one in embeddings)
+    cos, sin = (embedding.unsqueeze(1) for embedding in embeddings)
     rotated: Tensor = heads * cos + llama.rotate_half(heads) * sin
     return rotated
 

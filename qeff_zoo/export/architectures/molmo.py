@@ -87,9 +87,9 @@ class MolmoVisionModel(molmo2.Molmo2VisionModel):
     def __init__(self, config: MolmoVisionConfig) -> None:
         super().__init__(config)
         width, values = config.hidden_size, config.patch_size**2 * config.num_channels
-        places: Any = config.num_position_embeddings
+        positions: Any = config.num_position_embeddings
         self.class_embedding = nn.Parameter(torch.zeros(width))
-        self.positional_embedding = nn.Parameter(torch.zeros(places + 1, width))
+        self.positional_embedding = nn.Parameter(torch.zeros(positions + 1, width))
         self.patch_embedding = nn.Linear(values, width, bias=False)
         self.pre_ln = nn.LayerNorm(width, eps=config.layer_norm_eps)
         self.post_init()  # type: ignore[no-untyped-call]
@@ -243,7 +243,7 @@ def register() -> None:
     ]
     mapping = [*own, *get_checkpoint_conversion_mapping("molmo2")]
     register_checkpoint_conversion_mapping("molmo", mapping, overwrite=True)
-    projections = [f"self_attn.{one}_proj" for one in "qkv"]
+    projections = [f"self_attn.{letter}_proj" for letter in "qkv"]
     halves = [f"mlp.{one}_proj.weight" for one in ("up", "gate")]
     embeddings = ["wte.embedding", "wte.new_embedding"]
     text: list[WeightConverter | WeightRenaming] = [

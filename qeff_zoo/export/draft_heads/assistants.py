@@ -21,7 +21,11 @@ _OWN = ("k_proj", "v_proj", "k_norm", "v_norm")
 
 def read_layers(model: Any) -> dict[str, Any]:
     """Return the last attention with its own keys and values in a model, by kind of attention."""
-    every = (one for one in language_model(model).modules() if hasattr(one, "is_kv_shared_layer"))
+    every = (
+        module
+        for module in language_model(model).modules()
+        if hasattr(module, "is_kv_shared_layer")
+    )
     return {one.layer_type: one for one in every if not one.is_kv_shared_layer}
 
 

@@ -48,14 +48,14 @@ class Projections(nn.ModuleList):
 
     def forward(self, hidden: Tensor, head: nn.Module, _: Tensor | None = None) -> Tensor:
         """Return logits (rows, heads, vocab) of hidden states (rows, size)."""
-        found = []
+        logits = []
         for layers in self:
             assert isinstance(layers, nn.ModuleList)
             state = hidden
             for layer in layers:
                 state = layer(state)
-            found.append(state)
-        several = torch.stack(found, dim=1)
+            logits.append(state)
+        several = torch.stack(logits, dim=1)
         return several if self._own else head(several)
 
 
@@ -101,16 +101,16 @@ class Chained(nn.Module):
             input_ids: Newest token, then each draft token, (rows, heads); -1 for the most probable.
         """
         state = _normed(hidden) / math.sqrt(2) if self._scaled else hidden
-        found: list[Tensor] = []
+        logits: list[Tensor] = []
         for number, (emb, proj, ln, head) in enumerate(
             zip(self.emb, self.proj, self.ln, self.head, strict=True)
         ):
             token = input_ids[:, number]
-            likeliest = found[-1].argmax(-1) if found else torch.zeros_like(token)
+            likeliest = logits[-1].argmax(-1) if logits else torch.zeros_like(token)
             token = torch.where(token < 0, likeliest, token)
             state = nn.functional.gelu(ln(proj(state) + self._share * emb(token)))
-            found.append(head(state))
-        return torch.stack(found, dim=1)
+            logits.append(head(state))
+        return torch.stack(logits, dim=1)
 
 
 class Norm(nn.Module):

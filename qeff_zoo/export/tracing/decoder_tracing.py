@@ -106,7 +106,7 @@ class Step(nn.Module):
             output = self.call(input_ids, position_ids.clamp(min=0), state, more)
         finally:
             head.remove()
-        written = (one.name for one in self.states if one.written)
+        written = (job.name for job in self.states if job.written)
         outputs = [self.handed(output, hidden[0])] if self.hidden_states else []
         logits = self.with_heads(output.logits, needed[0]) if self.drafts else output.logits
         return (logits, *outputs, *(state.present[name] for name in written))
@@ -182,8 +182,8 @@ def probe(
         call(model, torch.zeros_like(position_ids), position_ids, state)
         return state
 
-    found = without_values(model, run).found
-    return sorted(found.values(), key=lambda state: state.layer)
+    states = without_values(model, run).found
+    return sorted(states.values(), key=lambda state: state.layer)
 
 
 def tracing(
@@ -259,7 +259,7 @@ def tracing(
             **{name: axes for name, (_, axes) in last.items()},
             **({"more": [axes for _, axes in given.values()]} if given else {}),
         },
-        input_names=["input_ids", "position_ids", *(one.name for one in states), *last, *given],
+        input_names=["input_ids", "position_ids", *(state.name for state in states), *last, *given],
         output_names=[
             "logits",
             *["hidden_states"] * returned["hidden_states"],

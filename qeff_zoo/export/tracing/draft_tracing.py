@@ -143,7 +143,7 @@ def tracing_of_layer(model: Any, *, speculator: Mapping[str, Any], **variant: An
         return layer(embed, input_ids, hidden, position_ids=position_ids, past_key_values=state)
 
     at_once = hasattr(layer, "count")
-    found = decoder_tracing.tracing(
+    base = decoder_tracing.tracing(
         model,
         step=BlockStep if at_once else Step,
         more=more,
@@ -151,5 +151,5 @@ def tracing_of_layer(model: Any, *, speculator: Mapping[str, Any], **variant: An
         hidden_states=not at_once,
         **variant,
     )
-    names = ["drafted_states" if one == "hidden_states" else one for one in found.output_names]
-    return replace(found, output_names=names)
+    names = ["drafted_states" if name == "hidden_states" else name for name in base.output_names]
+    return replace(base, output_names=names)

@@ -202,7 +202,7 @@ def cross_attentions(model: Any) -> tuple[list[State], list[tuple[Any, int]]]:
     states = [state for state in probe(model) if not state.written]
     for hook in hooks:
         hook.remove()
-    inner = {one: kept for one, kept in noted.items() if len(set(one.modules()) & {*noted}) == 1}
+    inner = {name: kept for name, kept in noted.items() if len(set(name.modules()) & {*noted}) == 1}
     same = all(source is read[0] for _, source in inner.values())
     return states, [(module, width) for module, (width, _) in inner.items()] if same else []
 
@@ -226,8 +226,10 @@ class Step(decoder_tracing.Step):
     @property
     def head(self) -> Any:
         """Output head; some models expose it on their decoder alone."""
-        found = self.model.get_output_embeddings()
-        return self.model.get_decoder().get_output_embeddings() if found is None else found
+        embeddings = self.model.get_output_embeddings()
+        return (
+            self.model.get_decoder().get_output_embeddings() if embeddings is None else embeddings
+        )
 
     def call(
         self, input_ids: Tensor, position_ids: Tensor, state: RetainedState, more: Sequence[Tensor]
@@ -329,7 +331,9 @@ def _hands_on_positions(model: Any) -> bool:
     """Return whether a decoder of its own architecture takes the positions of tokens, and does not count them."""
     decoder = model.get_decoder()
     apart = model.config.get_text_config() is not model.config
-    counts = any(hasattr(one, "create_position_ids_from_input_ids") for one in decoder.modules())
+    counts = any(
+        hasattr(module, "create_position_ids_from_input_ids") for module in decoder.modules()
+    )
     return apart and not counts and "position_ids" in inspect.signature(decoder.forward).parameters
 
 
@@ -366,10 +370,10 @@ def _source(
     longest = positions_of(vars(text)) or _ENDLESS
     axes = {0: batch, 1: Dim("seq_len", min=2, max=longest - 1)}
     tokens = torch.ones(_BATCH, decoder_tracing.SOURCE, dtype=torch.long)
-    found = {"input_ids": (tokens, axes), "attention_mask": (tokens.clone(), axes)}
+    inputs = {"input_ids": (tokens, axes), "attention_mask": (tokens.clone(), axes)}
     if _has_prompt(model):
-        found["pixel_values"] = _example_image(model.config.vision_config, size), {0: batch}
-    return found
+        inputs["pixel_values"] = _example_image(model.config.vision_config, size), {0: batch}
+    return inputs
 
 
 def _example_image(config: Any, size: Any = None) -> Tensor:
@@ -381,10 +385,12 @@ def _example_image(config: Any, size: Any = None) -> Tensor:
 
 def _window(model: Any) -> Tensor:
     """Return an example window, with as many frames as the encoder has positions."""
-    convolutions = [one for one in reader_of(model).modules() if isinstance(one, nn.Conv1d)]
+    convolutions = [
+        module for module in reader_of(model).modules() if isinstance(module, nn.Conv1d)
+    ]
     frames = model.config.max_source_positions
-    for one in convolutions:
-        frames *= one.stride[0]
+    for convolution in convolutions:
+        frames *= convolution.stride[0]
     return torch.zeros(_BATCH, convolutions[0].in_channels, frames)
 
 
@@ -437,9 +443,9 @@ def read_source(model: Any, size: tuple[int, int] | None = None) -> Tracing:
 
 def _name_rows(graph: Any) -> None:
     """Name the symbol of the number of rows, in place of its expression in the trace."""
-    for one in graph.graph.outputs:
-        if len(one.shape) == _CROSS_AXES:
-            one.shape = type(one.shape)([*one.shape[:2], "rows", one.shape[3]])
+    for output in graph.graph.outputs:
+        if len(output.shape) == _CROSS_AXES:
+            output.shape = type(output.shape)([*output.shape[:2], "rows", output.shape[3]])
 
 
 def tracing(model: Any, **variant: Any) -> Tracing:

@@ -38,8 +38,8 @@ class _Read(Cache):
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
     ) -> tuple[Tensor, Tensor]:
         """Record keys and values, (batch, heads, rows, head_dim)."""
-        found: tuple[Tensor, Tensor] = self._cross.update(key_states, value_states, layer_idx)
-        return found
+        updated: tuple[Tensor, Tensor] = self._cross.update(key_states, value_states, layer_idx)
+        return updated
 
 
 class _Behind:

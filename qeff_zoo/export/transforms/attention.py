@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The attention and mask seams of transformers: an implementation named `qeff_zoo`, registered once.
 
-Attention becomes the semantic op. Masks are made by transformers' own rules (causal, sliding, chunked, bidirectional),
+Attention becomes the semantic op. Masks follow transformers' own rules (causal, sliding, chunked, bidirectional),
 evaluated at the true position of every token, which the cache returns as the query offset.
 """
 

@@ -85,5 +85,5 @@ def attend_chosen(
 
 def apply(model: nn.Module) -> int:
     """Change every attention that may have an indexer, and the indexers; return the number of indexers."""
-    found = follow_indexers(model, attend_chosen, choose)
-    return sum(module.indexer is not None for module in found)
+    attentions = follow_indexers(model, attend_chosen, choose)
+    return sum(module.indexer is not None for module in attentions)

@@ -19,10 +19,10 @@ def apply(model: Any) -> int:
     Returns:
         Number of projections changed.
     """
-    found = [module for module in model.modules() if hasattr(module, "conv_qk_grouped")]
-    for projection in found:
+    projections = [module for module in model.modules() if hasattr(module, "conv_qk_grouped")]
+    for projection in projections:
         give(projection, _forward)
-    return len(found)
+    return len(projections)
 
 
 def _forward(

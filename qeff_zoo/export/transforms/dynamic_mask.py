@@ -48,7 +48,7 @@ def apply(model: nn.Module) -> int:
             "DogeCDMoE chooses the experts of a token by other tokens of the same call, so that its result would be "
             "another one with a cache. Expected a Doge without experts; no graph of this checkpoint would be right."
         )
-    found = of_class(model, "DogeAttention")
-    for module in found:
+    attentions = of_class(model, "DogeAttention")
+    for module in attentions:
         give(module, mask, "prepare_dynamic_mask")
-    return len(found)
+    return len(attentions)

@@ -16,7 +16,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from . import attention
 
 IMPLEMENTATION = "qeff_zoo_flash"
-#: Attention of the language model: rows may have images at different places, with bidirectional attention.
+#: Attention of the language model: rows may have images at different positions, with bidirectional attention.
 BY_ROW = "qeff_zoo_by_row"
 _MORE = ("cu_seq_lens_k", "max_length_q", "max_length_k", "is_causal")
 
@@ -35,7 +35,10 @@ def implement(model: Any) -> None:
     encoders = {name: getattr(config, name, None) for name in config.sub_configs}
     config._attn_implementation = {
         "": attention.IMPLEMENTATION,
-        **{name: BY_ROW if one is text else IMPLEMENTATION for name, one in encoders.items()},
+        **{
+            name: BY_ROW if encoder is text else IMPLEMENTATION
+            for name, encoder in encoders.items()
+        },
     }
 
 

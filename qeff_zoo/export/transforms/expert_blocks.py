@@ -46,8 +46,8 @@ def dbrx_experts(
     mlp, linear = self.mlp, torch.ops.qeff_zoo.routed_linear
     stack = self.num_experts, self.ffn_hidden_size, self.hidden_size
     gate, up = (linear(tokens, top_k_index, one.view(stack)) for one in (mlp.w1, mlp.v1))
-    made = linear(mlp.activation_fn(gate) * up, top_k_index, mlp.w2.view(stack).mT)
-    return mix(made, top_k_weights).view_as(hidden_states)
+    outputs = linear(mlp.activation_fn(gate) * up, top_k_index, mlp.w2.view(stack).mT)
+    return mix(outputs, top_k_weights).view_as(hidden_states)
 
 
 def ernie_experts(
@@ -75,9 +75,9 @@ def ernie_experts(
         _of_kind(self.text_moe, tokens, ~of_image),
         _of_kind(self.vision_moe, tokens, of_image),
     )
-    made = (text + images).view(hidden_states.shape)
+    output = (text + images).view(hidden_states.shape)
     return (
-        made if self.shared_experts is None else made + self.shared_experts(hidden_states)
+        output if self.shared_experts is None else output + self.shared_experts(hidden_states)
     ), None
 
 
@@ -85,10 +85,10 @@ def _of_kind(block: Any, tokens: Tensor, own: Tensor) -> Tensor:
     """Compute the experts of a kind on its own tokens, (tokens, 1); 0 for others."""
     _, weights, chosen = block.gate(tokens)
     none = block.num_experts + torch.arange(chosen.shape[1])
-    made: Tensor = block.experts(
+    output: Tensor = block.experts(
         tokens, torch.where(own, chosen, none), torch.where(own, weights, 0.0)
     )
-    return made
+    return output
 
 
 def _route(router: Any, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -100,8 +100,8 @@ def _route(router: Any, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 def _multiply(stack: Any, x: Tensor, chosen: Tensor) -> Tensor:
     """Compute `routed_linear` of a `JetMoeParallelExperts`."""
-    made: Tensor = torch.ops.qeff_zoo.routed_linear(x, chosen, stack.weight)
-    return made
+    product: Tensor = torch.ops.qeff_zoo.routed_linear(x, chosen, stack.weight)
+    return product
 
 
 def jetmoe_experts(self: Any, layer_input: Tensor) -> Tensor:
@@ -114,8 +114,8 @@ def jetmoe_experts(self: Any, layer_input: Tensor) -> Tensor:
     tokens = layer_input.reshape(-1, self.input_size)
     chosen, weights, _ = _route(self.router, tokens)
     gate, up = _multiply(self.input_linear, tokens[:, None], chosen).chunk(2, dim=-1)
-    made = _multiply(self.output_linear, self.activation(gate) * up, chosen)
-    result: Tensor = mix(made, weights).view_as(layer_input) + self.bias
+    outputs = _multiply(self.output_linear, self.activation(gate) * up, chosen)
+    result: Tensor = mix(outputs, weights).view_as(layer_input) + self.bias
     return result
 
 
@@ -123,8 +123,8 @@ def _queries(self: Any, layer_input: Tensor) -> tuple[Tensor, Tensor, tuple[Tens
     """Compute `JetMoeMoA.map`: (batch, seq, k, heads * head_dim), the scores, and the input of `_results`."""
     tokens = layer_input.reshape(-1, self.input_size)
     chosen, weights, scores = _route(self.router, tokens)
-    made = _multiply(self.input_linear, tokens[:, None], chosen)
-    return made.view(*layer_input.shape[:2], self.top_k, -1), scores, (chosen, weights)
+    queries = _multiply(self.input_linear, tokens[:, None], chosen)
+    return queries.view(*layer_input.shape[:2], self.top_k, -1), scores, (chosen, weights)
 
 
 def _results(self: Any, layer_input: Tensor, routing: tuple[Tensor, Tensor]) -> Tensor:
@@ -154,8 +154,8 @@ def llama4_experts(self: Any, hidden_states: Tensor) -> tuple[Tensor, Tensor]:
     experts, linear = self.experts, torch.ops.qeff_zoo.routed_linear
     given = tokens[:, None] * best[..., None]  # (tokens, k, hidden)
     gate, up = linear(given, chosen, experts.gate_up_proj.mT).chunk(2, dim=-1)
-    made = linear(up * experts.act_fn(gate), chosen, experts.down_proj.mT)
-    return self.shared_expert(tokens) + made.sum(1), logits
+    outputs = linear(up * experts.act_fn(gate), chosen, experts.down_proj.mT)
+    return self.shared_expert(tokens) + outputs.sum(1), logits
 
 
 def longcat_experts(
@@ -177,8 +177,8 @@ def longcat_experts(
     idle = torch.where(top_k_index >= self.num_routed_experts, top_k_weights, 0.0)
     linear, stack = torch.ops.qeff_zoo.routed_linear, self.gate_up_proj[: self.num_routed_experts]
     gate, up = linear(hidden_states[:, None], top_k_index, stack).chunk(2, dim=-1)
-    made = linear(self.act_fn(gate) * up, top_k_index, self.down_proj)
-    return mix(made, top_k_weights) + hidden_states * idle.sum(-1, keepdim=True)
+    outputs = linear(self.act_fn(gate) * up, top_k_index, self.down_proj)
+    return mix(outputs, top_k_weights) + hidden_states * idle.sum(-1, keepdim=True)
 
 
 #: Methods by name, by class of the block, by transform.

@@ -59,12 +59,12 @@ def _gate(module: Any, *, interleaved: bool) -> tuple[float, float, float] | Non
     with _disable_current_modes(), torch.device("cpu"):
         both = torch.linspace(-30.0, 30.0, 1024).roll(337).view(16, 64)
         both = torch.stack([both, both.flip(0, 1).roll(5, 1)], -1).flatten(1)
-        found = module._apply_gate(both)
-        if isinstance(found, FakeTensor) or found.is_meta:
+        computed = module._apply_gate(both)
+        if isinstance(computed, FakeTensor) or computed.is_meta:
             return None
         gate, up = (both[:, ::2], both[:, 1::2]) if interleaved else both.chunk(2, dim=-1)
         for chosen in product(alphas, limits, (0.0, 1.0)):
-            if torch.allclose(found, gated(gate, up, *chosen), rtol=1e-5, atol=1e-5):
+            if torch.allclose(computed, gated(gate, up, *chosen), rtol=1e-5, atol=1e-5):
                 return chosen
     return None
 
@@ -72,10 +72,10 @@ def _gate(module: Any, *, interleaved: bool) -> tuple[float, float, float] | Non
 def _routed(module: Any, hidden_states: Tensor, index: Tensor, weights: Tensor) -> Tensor:
     def project(x: Tensor, name: str) -> Tensor:
         stack = getattr(module, name)
-        made: Tensor = torch.ops.qeff_zoo.routed_linear(
+        products: Tensor = torch.ops.qeff_zoo.routed_linear(
             x, index, stack.mT if module.is_transposed else stack
         )
-        return made + getattr(module, f"{name}_bias")[index] if module.has_bias else made
+        return products + getattr(module, f"{name}_bias")[index] if module.has_bias else products
 
     inner = project(hidden_states[:, None], "gate_up_proj" if module.has_gate else "up_proj")
     inner = module._apply_gate(inner) if module.has_gate else module.act_fn(inner)

@@ -42,10 +42,10 @@ def apply(model: Any) -> int:
     reader = model.get_encoder() if model.config.is_encoder_decoder else model
     has_frame_mask = hasattr(type(model), "_get_feature_vector_attention_mask")
     squeezed = {
-        one
+        submodule
         for module in model.modules()
         if squeezed_frames.squeezes(module)
-        for one in module.modules()
+        for submodule in module.modules()
     }
     changed = 0
 
@@ -75,14 +75,14 @@ def apply(model: Any) -> int:
         squeezed_frames.average_squeezed(model, audio)
     if not has_frame_mask:
         for module in (model, reader):
-            module.strided = [one for one in reader.children() if isinstance(one, nn.Conv1d)]
+            module.strided = [child for child in reader.children() if isinstance(child, nn.Conv1d)]
             give(module, _count, "_get_feat_extract_output_lengths")
     return changed
 
 
 def _own(module: nn.Module, kind: type[nn.Module]) -> Any:
     """Return the first child of a module that is of a class; None without one."""
-    return next((one for one in module.children() if isinstance(one, kind)), None)
+    return next((child for child in module.children() if isinstance(child, kind)), None)
 
 
 def _outputs(conv: nn.Conv1d, inputs: Any) -> Any:

@@ -26,10 +26,10 @@ def cut(self: Any, inputs: Tensor) -> Tensor:
 
 def apply(model: nn.Module) -> int:
     """Change every `Gemma3nTextMLP` that is sparse; return their number."""
-    found = [mlp for mlp in of_class(model, "Gemma3nTextMLP") if mlp.activation_sparsity > 0]
+    sparse = [mlp for mlp in of_class(model, "Gemma3nTextMLP") if mlp.activation_sparsity > 0]
     normal = torch.distributions.Normal(torch.zeros(1, device="cpu"), torch.ones(1, device="cpu"))
-    for mlp in found:
+    for mlp in sparse:
         share = torch.tensor([mlp.activation_sparsity], dtype=torch.float32, device="cpu")
         mlp._deviations = float(normal.icdf(share))
         give(mlp, cut, "_gaussian_topk")
-    return len(found)
+    return len(sparse)

@@ -39,7 +39,7 @@ def attend(
 
 def apply(model: nn.Module) -> int:
     """Change every `GPTNeoSelfAttention`; return their number."""
-    found = of_class(model, "GPTNeoSelfAttention")
-    for module in found:
+    attentions = of_class(model, "GPTNeoSelfAttention")
+    for module in attentions:
         give(module, attend, "_attn")
-    return len(found)
+    return len(attentions)

@@ -19,11 +19,11 @@ Expanders: TypeAlias = Mapping[int, Callable[[Tensor, Tensor], tuple[Tensor, Ten
 
 def expand(model: Any) -> int:
     """Make every latent attention retain expanded keys and values; return their number."""
-    found = [module for module in model.modules() if hasattr(module, "expand_kv")]
-    for module in found:
+    attentions = [module for module in model.modules() if hasattr(module, "expand_kv")]
+    for module in attentions:
         module._expand_new = module.expand_kv
         module.expand_kv = _as_retained
-    return len(found)
+    return len(attentions)
 
 
 def expanders_of(model: Any) -> Expanders:

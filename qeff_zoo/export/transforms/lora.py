@@ -49,10 +49,10 @@ def apply(
     Raises:
         ExportError: The model has none of these layers.
     """
-    found = _find(model, repeated)
-    sites = {site: module for site, (path, module) in found.items() if slots.takes(path)}
+    linears = _find(model, repeated)
+    sites = {site: module for site, (path, module) in linears.items() if slots.takes(path)}
     if not sites:
-        have = ", ".join(dict.fromkeys(site.module for site in found)) or "none"
+        have = ", ".join(dict.fromkeys(site.module for site in linears)) or "none"
         raise ExportError(
             f"{type(model).__name__} has no linear layers that adapters could change by the names "
             f"{list(slots.targets) or 'of its layers'!r}. Expected some of those in its repeated layers: {have}. "
@@ -85,10 +85,10 @@ def _find(model: Any, repeated: layers.RepeatedLayers | None) -> dict[Site, tupl
         path, indices = repeated.path, repeated.traced
     else:  # all of them are traced
         count = int(getattr(model.config.get_text_config(), "num_hidden_layers", 0))
-        found = layers.find(model, count)
-        if found is None:
+        layers_ = layers.find(model, count)
+        if layers_ is None:
             return {}
-        path, indices = found[0], tuple(range(count))
+        path, indices = layers_[0], tuple(range(count))
     sites: dict[Site, tuple[str, nn.Module]] = {}
     listed = model.get_submodule(path)
     for index in indices:
@@ -103,8 +103,8 @@ def _makes_numbers(module: Any) -> bool:
     if type(module).forward in (nn.Linear.forward, Conv1D.forward):
         return True
     with torch.no_grad():
-        made = module(torch.zeros(1, _sizes(module)[0], device=module.weight.device))
-    return isinstance(made, Tensor)
+        output = module(torch.zeros(1, _sizes(module)[0], device=module.weight.device))
+    return isinstance(output, Tensor)
 
 
 def _sizes(module: Any) -> tuple[int, int]:

@@ -43,9 +43,9 @@ def reader_of_tokens(model: Any) -> Any:
 
 def vision_tower(model: Any) -> Any:
     """Return the vision encoder of a model; the whole model if it has no such part."""
-    found = model.get_encoder(modality="image")
-    if found is not model or not hasattr(model.config, "vision_config"):
-        return found
+    tower = model.get_encoder(modality="image")
+    if tower is not model or not hasattr(model.config, "vision_config"):
+        return tower
     return with_config(model, model.config.vision_config)
 
 
@@ -56,5 +56,5 @@ def video_tower(model: Any) -> Any:
 
 def with_config(model: Any, config: Any) -> Any:
     """Return the outermost part of a model with a given part of its config; the whole model without one."""
-    parts = (one for one in model.modules() if getattr(one, "config", None) is config)
+    parts = (module for module in model.modules() if getattr(module, "config", None) is config)
     return next(parts, model)

@@ -37,10 +37,12 @@ def apply(model: Any, names: list[str]) -> int:
         return cleared
 
     base.register_forward_pre_hook(note, with_kwargs=True)
-    found = [one for name, one in model.named_modules() if name.rpartition(".")[2] in names]
-    for module in found:
+    chosen = [
+        submodule for name, submodule in model.named_modules() if name.rpartition(".")[2] in names
+    ]
+    for module in chosen:
         if isinstance(module, nn.Conv1d):
             module.register_forward_pre_hook(clear_input)
         else:
             module.register_forward_hook(clear_output)
-    return len(found)
+    return len(chosen)

@@ -29,8 +29,8 @@ def apply(model: nn.Module, *, name: str) -> int:
         model: Model, changed in place.
         name: Name of the class.
     """
-    found = of_class(model, name)
-    for module in found:
+    modules = of_class(model, name)
+    for module in modules:
         vars(module).update(_ATTRIBUTES)
         give(module, forward)
-    return len(found)
+    return len(modules)

@@ -18,10 +18,10 @@ def apply(model: Any) -> int:
     Returns:
         Number of changed modules.
     """
-    found = of_class(model, "SamAttention")
-    for module in found:
+    attentions = of_class(model, "SamAttention")
+    for module in attentions:
         give(module, _forward)
-    return len(found)
+    return len(attentions)
 
 
 def _forward(self: Any, query: Tensor, key: Tensor, value: Tensor, **_: Any) -> tuple[Tensor, None]:

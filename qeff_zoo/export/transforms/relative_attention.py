@@ -21,10 +21,10 @@ def apply(model: Any) -> int:
     Returns:
         Number of attention modules changed.
     """
-    found = [module for module in model.modules() if hasattr(module, "rel_logits_proj")]
-    for module in found:
+    attentions = [module for module in model.modules() if hasattr(module, "rel_logits_proj")]
+    for module in attentions:
         give(module, _forward)
-    return len(found)
+    return len(attentions)
 
 
 def _forward(

@@ -33,7 +33,7 @@ class RetainedState(Cache):
     """Replacement of a transformers cache: new tokens go to their positions, attention reads the whole context.
 
     Args:
-        states: Retained states that `Probe` found.
+        states: Retained states that `Probe` recorded.
         past: States before the call, all with the batch (or the slots) first: keys and values (…, kv_heads, ctx_len or
             window, head_dim), an indexer's keys (…, 1, ctx_len, head_dim), `conv_state` (…, channels, kernel),
             `recurrent_state` in any shape.

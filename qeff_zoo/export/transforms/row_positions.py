@@ -28,8 +28,8 @@ def apply(model: Any) -> int:
     if not (config.is_encoder_decoder or getattr(config, "is_decoder", False)):
         return 0  # an encoder alone, of a recipe that serves both
     decoder = model.get_decoder()
-    tables = [one for name, one in decoder.named_modules() if name == "embed_positions"]
-    biases = [one for one in decoder.modules() if hasattr(one, "relative_attention_bias")]
+    tables = [module for name, module in decoder.named_modules() if name == "embed_positions"]
+    biases = [module for module in decoder.modules() if hasattr(module, "relative_attention_bias")]
     for table in tables:
         give(table, _look_up_sines if hasattr(table, "weights") else _look_up)
     for bias in biases:
@@ -58,10 +58,10 @@ def _look_up_sines(
 ) -> Tensor:
     """Return the sines of positions, (batch, seq, hidden), which start after that of padding."""
     positions = torch.arange(tokens.shape[1]) + past_key_values_length + self.padding_idx + 1
-    found: Tensor = self.weights[
+    sines: Tensor = self.weights[
         torch.where(tokens == self.padding_idx, self.padding_idx, positions)
     ]
-    return found
+    return sines
 
 
 def _compute_bias(

@@ -99,13 +99,13 @@ def follow_indexers(
     Returns:
         The attentions; one whose `indexer` is None attends to the choice of the previous layer, or to all keys.
     """
-    found = [module for module in model.modules() if hasattr(module, "indexer")]
+    attentions = [module for module in model.modules() if hasattr(module, "indexer")]
     functions = SimpleNamespace(get_interface=lambda *_: attention)
-    for module in found:
+    for module in attentions:
         give(module, rebound(type(module).forward, ALL_ATTENTION_FUNCTIONS=functions))
         if module.indexer is not None:
             give(module.indexer, indexer)
-    return found
+    return attentions
 
 
 def apply(model: nn.Module) -> int:

@@ -19,11 +19,11 @@ def apply(model: Any) -> int:
     Returns:
         Number of changed flows.
     """
-    found = of_class(model, "VitsConvFlow")
-    for module in found:
+    flows = of_class(model, "VitsConvFlow")
+    for module in flows:
         spline = {"_unconstrained_rational_quadratic_spline": _inverse}
         give(module, rebound(type(module).forward, **spline))
-    return len(found)
+    return len(flows)
 
 
 def _inverse(
@@ -69,8 +69,8 @@ def _inverse(
     b = height * first - bend
     c = -slope * offset
     root = 2 * c / (-b - torch.sqrt((b.square() - 4 * a * c).clamp(min=0)))
-    found = root * width + of_bin(left)
-    return torch.where(inside == inputs, found, inputs), None
+    arguments = root * width + of_bin(left)
+    return torch.where(inside == inputs, arguments, inputs), None
 
 
 def _knots(unnormalized: Tensor, least: float, bound: float) -> tuple[Tensor, Tensor]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Grids of places in maps (Deformable DETR), for maps of any size."""
+"""Grids of coordinates in maps (Deformable DETR), for maps of any size."""
 
 from typing import Any
 

@@ -21,9 +21,11 @@ def widen(_: nn.Module, args: tuple[Any, ...], own: Tensor) -> Tensor:
 
 def apply(model: nn.Module) -> int:
     """Let the table of every `MobileBertEmbeddings` with trigrams return them; return their number."""
-    found = [module for module in of_class(model, "MobileBertEmbeddings") if module.trigram_input]
-    for module in found:
+    embeddings = [
+        module for module in of_class(model, "MobileBertEmbeddings") if module.trigram_input
+    ]
+    for module in embeddings:
         module.word_embeddings.register_forward_hook(widen)
         module.trigram_input = False  # made already
         module.embedding_size = 0  # other than the hidden size, so that they are projected
-    return len(found)
+    return len(embeddings)

@@ -18,10 +18,10 @@ def apply(model: Any) -> int:
     Returns:
         Number of changed modules.
     """
-    found = of_class(model, "VitsAttention")
-    for module in found:
+    attentions = of_class(model, "VitsAttention")
+    for module in attentions:
         give(module, _forward)
-    return len(found)
+    return len(attentions)
 
 
 def _forward(
@@ -42,15 +42,17 @@ def _forward(
 
     query = split(self.q_proj(hidden_states) * self.scaling)
     key, value = split(self.k_proj(hidden_states)), split(self.v_proj(hidden_states))
-    window, places = self.window_size, torch.arange(hidden_states.shape[1])
-    distances = places[None, :] - places[:, None] + window  # of a key from a query, (seq, seq)
+    window, positions = self.window_size, torch.arange(hidden_states.shape[1])
+    distances = (
+        positions[None, :] - positions[:, None] + window
+    )  # of a key from a query, (seq, seq)
     near = (distances >= 0) & (distances <= 2 * window)
     heads = (*query.shape[:2], -1, -1)
     by_distance = query @ self.emb_rel_k[0].T  # (batch, heads, seq, 2 * window + 1)
     bias = by_distance.gather(3, distances.clamp(0, 2 * window).expand(heads))
     scores = query @ key.transpose(2, 3) + torch.where(near, bias, 0.0) + attention_mask
     shares = torch.softmax(scores, dim=-1)
-    keys = places[:, None] + torch.arange(2 * window + 1) - window  # (seq, 2 * window + 1)
+    keys = positions[:, None] + torch.arange(2 * window + 1) - window  # (seq, 2 * window + 1)
     real = (keys >= 0) & (keys < hidden_states.shape[1])
     last = hidden_states.shape[1] - 1
     near_shares = shares.gather(3, keys.clamp(min=0).clamp(max=last).expand(heads))

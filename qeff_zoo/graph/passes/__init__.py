@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ONNX -> ONNX: one pass per file, each changing a model in place and returning how many places it changed."""
+"""ONNX -> ONNX: one pass per file, each changing a model in place and returning the number of its changes."""

@@ -41,14 +41,14 @@ def take_apart(graph: ir.Graph, node: ir.Node) -> None:
     second = integers(tape, 1)
     tokens = tape.op("Unsqueeze", [hidden, second])  # (tokens, 1, hidden)
     if is_interleaved(node):
-        made, weights = _biased(tape, node, tokens)
+        products, weights = _biased(tape, node, tokens)
     else:
         gate_up, down = node.inputs[3:]
         both = _routed(tape, tokens, index, gate_up)
         gate, up = tape.op_multi_out("Split", [both], {"axis": -1, "num_outputs": 2}, num_outputs=2)
-        made = _routed(tape, _gated(tape, node, gate, up), index, down)
-    by_token = tape.op("CastLike", [tape.op("Unsqueeze", [weights, second]), made])
-    total = tape.op("Squeeze", [tape.op("MatMul", [by_token, made]), second])
+        products = _routed(tape, _gated(tape, node, gate, up), index, down)
+    by_token = tape.op("CastLike", [tape.op("Unsqueeze", [weights, second]), products])
+    total = tape.op("Squeeze", [tape.op("MatMul", [by_token, products]), second])
     ir.convenience.replace_nodes_and_values(graph, node, [node], tape.nodes, node.outputs, [total])
 
 
@@ -104,10 +104,10 @@ def _biased(tape: Tape, node: ir.Node, tokens: ir.Value) -> tuple[ir.Value, ir.V
     both = tape.op("Add", [both, tape.op("Gather", [gate_up_bias, known], {"axis": 0})])
     pairs = tape.op("Reshape", [both, integers(tape, 0, 0, -1, 2)])
     gate, up = (tape.op("Gather", [pairs, integer(tape, place)], {"axis": 3}) for place in (0, 1))
-    made = _routed(tape, _gated(tape, node, gate, up), index, down, transposed=True)
-    made = tape.op("Add", [made, tape.op("Gather", [down_bias, known], {"axis": 0})])
+    products = _routed(tape, _gated(tape, node, gate, up), index, down, transposed=True)
+    products = tape.op("Add", [products, tape.op("Gather", [down_bias, known], {"axis": 0})])
     nothing = tape.op("CastLike", [tape.op("Constant", [], {"value_float": 0.0}), weights])
-    return made, tape.op("Where", [tape.op("Equal", [index, known]), weights, nothing])
+    return products, tape.op("Where", [tape.op("Equal", [index, known]), weights, nothing])
 
 
 def _gated(tape: Tape, node: ir.Node, gate: ir.Value, up: ir.Value) -> ir.Value:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """States between layers, joined by a matrix of what drafts from them, become an output of the graph.
 
-Only a folded graph knows all layers: each is a call, which takes the hidden states of the one before.
+Only a folded graph lists all layers: each is a call, which takes the hidden states of the previous call.
 """
 
 from collections.abc import Iterator, Sequence
@@ -49,7 +49,7 @@ def hand_out(model: ir.Model, layers: Sequence[int], size: Sequence[int], matrix
 
 
 def _calls(graph: ir.Graph) -> Iterator[tuple[int, ir.Node]]:
-    """Find the calls of layers, which are named after their place in the model."""
+    """Find the calls of layers, which are named after their path in the model."""
     for node in graph:
         if node.domain == LAYERS:
             yield int((node.name or "").rpartition(".")[2]), node

@@ -50,8 +50,8 @@ def join(reader: ir.Model, model: ir.Model) -> None:
     graph.insert_before(graph[0], [*nodes, *tape.nodes])
     inputs[_FEATURES].replace_all_uses_with(read)
     graph.inputs.remove(inputs[_FEATURES])
-    place = graph.inputs.index(inputs[_INDEX])
-    graph.inputs[place:place] = given
+    position = graph.inputs.index(inputs[_INDEX])
+    graph.inputs[position:position] = given
     assert features.shape is not None
     graph.metadata_props[VISION_SIZE] = str(features.shape[0])
     model.functions.update(reader.functions)
@@ -61,7 +61,7 @@ def join(reader: ir.Model, model: ir.Model) -> None:
 
 def _rename(reader: ir.Model) -> None:
     """Name all that is of a graph alone otherwise than another does: functions, constants, nodes and values."""
-    own = [one for one in reader.functions.values() if one.domain != SEMANTIC]
+    own = [entry for entry in reader.functions.values() if entry.domain != SEMANTIC]
     for function in own:
         del reader.functions[function.identifier()]
         function.name = f"{_PREFIX}{function.name}"

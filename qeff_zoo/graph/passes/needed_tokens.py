@@ -73,8 +73,8 @@ def _move(graph: ir.Graph, pick: ir.Node, columns: ir.Value, ranks: _Ranks) -> i
             if value not in picked:
                 picked[value] = tape.op("GatherND", [value, columns], {"batch_dims": 1})
                 picked[value].type = value.type
-            for place in [place for place, one in enumerate(node.inputs) if one is value]:
-                node.replace_input_with(place, picked[value])
+            for index in [place for place, one in enumerate(node.inputs) if one is value]:
+                node.replace_input_with(index, picked[value])
     shape = pick.outputs[0].shape
     for output in (output for node in later for output in node.outputs):
         sizes = output.shape
@@ -92,16 +92,16 @@ def _computed_by_token(
     graph: ir.Graph, pick: ir.Node, ranks: _Ranks
 ) -> dict[ir.Node, Sequence[ir.Value]]:
     """Return the nodes that compute each token by itself, for a pick alone, with their inputs (batch, seq, size)."""
-    found: dict[ir.Node, Sequence[ir.Value]] = {}
+    nodes: dict[ir.Node, Sequence[ir.Value]] = {}
     for node in reversed(graph):
         users = {use.node for value in node.outputs for use in value.uses()}
-        if not users or not users <= {pick, *found}:
+        if not users or not users <= {pick, *nodes}:
             continue
         if any(ranks.get(value) != 3 or value.is_graph_output() for value in node.outputs):
             continue
         if tokens := _tokens(node, ranks):
-            found[node] = tokens
-    return found
+            nodes[node] = tokens
+    return nodes
 
 
 def _ranks(graph: ir.Graph) -> _Ranks:
@@ -134,9 +134,9 @@ def _tokens(node: ir.Node, ranks: _Ranks) -> Sequence[ir.Value]:
     else:
         return ()
     tokens = [value for value in given if value is not None and value in ranks]
-    found = {ranks[value] for value in tokens}
-    is_of_tokens = len(tokens) == len(given) and len(found) == 1
-    return tokens if is_of_tokens and (found == {3} or not _is_within_tokens(node)) else ()
+    ranked = {ranks[value] for value in tokens}
+    is_of_tokens = len(tokens) == len(given) and len(ranked) == 1
+    return tokens if is_of_tokens and (ranked == {3} or not _is_within_tokens(node)) else ()
 
 
 def _is_same_for_all(value: ir.Value) -> bool:
@@ -194,8 +194,8 @@ def _is_whole(node: ir.Node) -> bool:
     return not any(starts or [1]) and min(ends or [0]) >= _END and set(steps) == {1}
 
 
-def _input(node: ir.Node, place: int) -> ir.Value | None:
-    return node.inputs[place] if place < len(node.inputs) else None
+def _input(node: ir.Node, index: int) -> ir.Value | None:
+    return node.inputs[index] if index < len(node.inputs) else None
 
 
 def _numbers(value: ir.Value | None) -> list[int] | None:

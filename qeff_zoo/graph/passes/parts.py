@@ -61,8 +61,8 @@ def cut(
             node.domain, node.op_type, read, attributes=attributes, num_outputs=len(node.outputs)
         )
         nodes.append(copy)
-        made = node.outputs if node is value.producer() else [value]
-        copies.update(zip(made, copy.outputs, strict=True))
+        computed = node.outputs if node is value.producer() else [value]
+        copies.update(zip(computed, copy.outputs, strict=True))
     results = [copies[value] for value in outputs]
     for number, value in enumerate(value for node in nodes for value in node.outputs):
         value.name = f"value{number}"
@@ -88,8 +88,8 @@ def evaluate(node: ir.Node, values: Sequence[Array | None]) -> list[Array]:
     copy = ir.Node(
         node.domain, node.op_type, given, attributes=attributes, num_outputs=len(node.outputs)
     )
-    for place, value in enumerate(copy.outputs):
-        value.name, value.type = f"made{place}", node.outputs[place].type
+    for index, value in enumerate(copy.outputs):
+        value.name, value.type = f"made{index}", node.outputs[index].type
     inputs = [value for value in given if value is not None]
     graph = ir.Graph(inputs, copy.outputs, nodes=[copy], opset_imports={"": OPSET}, name="part")
     session = _open(graph)
@@ -103,9 +103,9 @@ def _open(graph: ir.Graph) -> onnxruntime.InferenceSession:
     return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
-def _given(array: Array, place: int) -> ir.Value:
+def _given(array: Array, index: int) -> ir.Value:
     kind = ir.TensorType(ir.DataType.from_numpy(array.dtype))
-    return ir.Value(name=f"input{place}", type=kind, shape=ir.Shape(array.shape))
+    return ir.Value(name=f"input{index}", type=kind, shape=ir.Shape(array.shape))
 
 
 def _input(value: ir.Value, number: int) -> ir.Value:

@@ -54,7 +54,7 @@ class Axes:
         return None
 
     def given(self, every: Array) -> Array:
-        """Lay out positions (axes, batch, places) as the input has them."""
+        """Lay out positions (axes, batch, tokens) as the input has them."""
         return every if self.first else every[:, 0].T
 
 
@@ -74,14 +74,14 @@ class Table:
     chosen: Array | None = None
 
     def at(self, every: Array) -> Array:
-        """Return the value at positions (axes, batch, places), as nodes of `look_up` do."""
+        """Return the value at positions (axes, batch, tokens), as nodes of `look_up` do."""
         if self.chosen is None:
             whole: Array = self.rows[every]
             return whole
-        found: Array = self.rows[every[-1]]
-        for place in reversed(range(len(every) - 1)):
-            found = np.where(self.chosen[place], self.rows[every[place]], found)
-        return found
+        value: Array = self.rows[every[-1]]
+        for axis in reversed(range(len(every) - 1)):
+            value = np.where(self.chosen[axis], self.rows[every[axis]], value)
+        return value
 
 
 def tabulate(axes: Axes, value: ir.Value, count: int) -> Table | None:
@@ -93,7 +93,7 @@ def tabulate(axes: Axes, value: ir.Value, count: int) -> Table | None:
         count: Positions that there are.
 
     Returns:
-        None where a number depends on more than one axis, or on other places.
+        None where a number depends on more than one axis, or on other tokens.
     """
     with suppress(*parts.FAILURES):  # positions beyond a model's table
         return _tabulate(axes, value, count)
@@ -101,32 +101,37 @@ def tabulate(axes: Axes, value: ir.Value, count: int) -> Table | None:
 
 
 def _tabulate(axes: Axes, value: ir.Value, count: int) -> Table | None:
-    places = np.minimum(np.arange(count + -count % _AT_ONCE), count - 1)
-    same = np.broadcast_to(places, (axes.count, 1, len(places)))
-    found = _run(axes, value, same)
-    if found is None or list(found[0].shape).count(_AT_ONCE) != 1:
+    numbers = np.minimum(np.arange(count + -count % _AT_ONCE), count - 1)
+    same = np.broadcast_to(numbers, (axes.count, 1, len(numbers)))
+    result = _run(axes, value, same)
+    if result is None or list(result[0].shape).count(_AT_ONCE) != 1:
         return None
-    axis = found[0].shape.index(_AT_ONCE)
+    axis = result[0].shape.index(_AT_ONCE)
     batched = axes.first
-    if batched and (axis == 0 or found[0].shape[axis - 1] != 1):
+    if batched and (axis == 0 or result[0].shape[axis - 1] != 1):
         return None
 
     def rows(every: Array) -> Array:
-        made = np.concatenate(_run(axes, value, every) or [], axis)
-        moved = np.moveaxis(made, axis, 0)[:count]
+        computed = np.concatenate(_run(axes, value, every) or [], axis)
+        moved = np.moveaxis(computed, axis, 0)[:count]
         return moved.squeeze(axis) if batched else moved
 
     still = rows(np.zeros_like(same))
     table = rows(same)
     moving = np.arange(axes.count)[:, None, None]
     chosen = np.stack(
-        [(rows(np.where(moving == one, same, 0)) != still).any(0) for one in range(axes.count)]
+        [
+            (rows(np.where(moving == number, same, 0)) != still).any(0)
+            for number in range(axes.count)
+        ]
     )
     if (chosen.sum(0) > 1).any():
         return None
     alike = batched and axis == 2 and _is_alike(table, chosen)
-    made = Table(rows=table[:, 0] if alike else table, axis=axis, chosen=None if alike else chosen)
-    return made if _is_right(axes, value, made, count) else None
+    candidate = Table(
+        rows=table[:, 0] if alike else table, axis=axis, chosen=None if alike else chosen
+    )
+    return candidate if _is_right(axes, value, candidate, count) else None
 
 
 def _is_alike(rows: Array, chosen: Array) -> bool:
@@ -142,11 +147,11 @@ def _is_right(axes: Axes, value: ir.Value, table: Table, count: int) -> bool:
     shape = axes.count, 2 if axes.first else 1, _AT_ONCE
     every = np.random.default_rng(0).integers(0, count, shape)
     (expected,) = _run(axes, value, every) or [np.zeros(0)]
-    found = table.at(every) if axes.first else table.at(every)[0]
+    actual = table.at(every) if axes.first else table.at(every)[0]
     if table.chosen is not None:
         source, target = _moved(axes, table)
-        found = np.moveaxis(found, source, target)
-    return found.shape == expected.shape and bool((found == expected).all())
+        actual = np.moveaxis(actual, source, target)
+    return actual.shape == expected.shape and bool((actual == expected).all())
 
 
 def _moved(axes: Axes, table: Table) -> tuple[list[int], list[int]]:
@@ -155,7 +160,7 @@ def _moved(axes: Axes, table: Table) -> tuple[list[int], list[int]]:
 
 
 def _run(axes: Axes, value: ir.Value, every: Array) -> list[Array] | None:
-    """Compute a value, so many places at a time; None where it depends on more than positions."""
+    """Compute a value, so many tokens at a time; None where it depends on more than positions."""
     sizes = {"batch_size": every.shape[1], "seq_len": _AT_ONCE}
     shape = axes.value.shape
     assert shape is not None
@@ -181,20 +186,20 @@ def look_up(
         safe: The positions, with none that is negative.
     """
     if axes is None or table.chosen is None:
-        found = tape.op("Gather", [rows, safe], {"axis": 0})
+        looked_up = tape.op("Gather", [rows, safe], {"axis": 0})
         moves = ([0, 1], [table.axis - 1, table.axis]) if axes is None else ([], [])
-        return _moved_value(tape, found, table.rows.ndim + 1, moves)
+        return _moved_value(tape, looked_up, table.rows.ndim + 1, moves)
 
     def at(place: int) -> ir.Value:
         number = integer(tape, place)
         one = tape.op("Gather", [safe, number], {"axis": 0 if axes.first else 1})
         return tape.op("Gather", [rows, one], {"axis": 0})
 
-    found = at(axes.count - 1)
-    for place in reversed(range(axes.count - 1)):
-        of_axis = tape.op("Constant", [], {"value": ir.tensor(table.chosen[place])})
-        found = tape.op("Where", [of_axis, at(place), found])
-    return _moved_value(tape, found, table.rows.ndim + axes.first, _moved(axes, table))
+    looked_up = at(axes.count - 1)
+    for axis in reversed(range(axes.count - 1)):
+        of_axis = tape.op("Constant", [], {"value": ir.tensor(table.chosen[axis])})
+        looked_up = tape.op("Where", [of_axis, at(axis), looked_up])
+    return _moved_value(tape, looked_up, table.rows.ndim + axes.first, _moved(axes, table))
 
 
 def _moved_value(
@@ -202,7 +207,7 @@ def _moved_value(
 ) -> ir.Value:
     """Move axes as `numpy.moveaxis` does."""
     source, target = moves
-    order = [one for one in range(rank) if one not in source]
+    order = [number for number in range(rank) if number not in source]
     for at, one in sorted(zip(target, source, strict=True)):
         order.insert(at, one)
     return tape.op("Transpose", [value], {"perm": order}) if order != sorted(order) else value

@@ -65,15 +65,17 @@ def _tabulate(
     safe: ir.Value | None = None
     for node in wanted:
         value = node.outputs[0]
-        found = tabulated(axes, value, ctx_len) if axes else _of_one(positions, value, ctx_len)
-        if found is None:
+        table = tabulated(axes, value, ctx_len) if axes else _of_one(positions, value, ctx_len)
+        if table is None:
             continue
         if safe is None:  # padding has position -1
             safe = _without_padding(graph, positions)
         tape = Tape()
-        made = look_up(tape, axes, found, _initializer(graph, found.rows, tables), safe)
-        made.type, made.shape = value.type, value.shape
-        ir.convenience.replace_nodes_and_values(graph, node, [node], tape.nodes, [value], [made])
+        looked_up = look_up(tape, axes, table, _initializer(graph, table.rows, tables), safe)
+        looked_up.type, looked_up.shape = value.type, value.shape
+        ir.convenience.replace_nodes_and_values(
+            graph, node, [node], tape.nodes, [value], [looked_up]
+        )
         count += 1
     return count
 
@@ -81,21 +83,23 @@ def _tabulate(
 def _tabulate_windows(graph: ir.Graph, number: ir.Value, tables: dict[bytes, ir.Value]) -> int:
     """Look up what depends on the number of a window alone."""
     known: dict[ir.Value, bool | None] = {number: True}
-    found = [node for node in graph if _depends(node.outputs[0], known)]
-    times = next(node.inputs[0] for node in found if node.op_type == "Gather")
+    nodes = [node for node in graph if _depends(node.outputs[0], known)]
+    times = next(node.inputs[0] for node in nodes if node.op_type == "Gather")
     assert times is not None
     assert times.const_value is not None
     every = np.arange(len(times.const_value.numpy()))
     count = 0
-    for node in (one for one in found if one.op_type in _OPS):
+    for node in (other for other in nodes if other.op_type in _OPS):
         session = parts.cut([number], node.outputs, {})
         if session is None:
             continue
         rows = np.concatenate([parts.run(session, every[at : at + 1])[0] for at in every])
         (value,), tape = node.outputs, Tape()
-        made = tape.op("Gather", [_initializer(graph, rows, tables), number], {"axis": 0})
-        made.type, made.shape = value.type, value.shape
-        ir.convenience.replace_nodes_and_values(graph, node, [node], tape.nodes, [value], [made])
+        looked_up = tape.op("Gather", [_initializer(graph, rows, tables), number], {"axis": 0})
+        looked_up.type, looked_up.shape = value.type, value.shape
+        ir.convenience.replace_nodes_and_values(
+            graph, node, [node], tape.nodes, [value], [looked_up]
+        )
         count += 1
     return count
 
@@ -114,10 +118,10 @@ def _without_padding(graph: ir.Graph, positions: ir.Value) -> ir.Value:
 
 def _of_one(positions: ir.Value, value: ir.Value, ctx_len: int) -> Table | None:
     """Find the table of a value of positions with one axis: its rows are (batch, seq, …), or (…, batch, seq, …)."""
-    found = by_position(positions, [value], ctx_len)
-    if found is None:
+    table = by_position(positions, [value], ctx_len)
+    if table is None:
         return None
-    (rows,), batch_axis = found
+    (rows,), batch_axis = table
     return Table(rows=rows, axis=batch_axis + 1)
 
 
@@ -139,8 +143,8 @@ def _depends(value: ir.Value, known: dict[ir.Value, bool | None]) -> bool | None
         elif unknown:
             todo += unknown
         else:
-            found = [known[one] for one in above]
-            known[last] = None if None in found else any(found)
+            dependences = [known[one] for one in above]
+            known[last] = None if None in dependences else any(dependences)
     return known[value]
 
 
@@ -186,13 +190,13 @@ def _run(
     """Compute values of that many positions in each call: (positions, …) each."""
     padded = np.pad(positions, (0, -len(positions) % at_once))
     calls = [parts.run(session, some[None]) for some in padded.reshape(-1, at_once)]
-    axes, made = (batch_axis, batch_axis + 1), []
-    for found in zip(*calls, strict=True):
-        if any(one.shape[batch_axis : batch_axis + 2] != (1, at_once) for one in found):
+    axes, computed = (batch_axis, batch_axis + 1), []
+    for values in zip(*calls, strict=True):
+        if any(value.shape[batch_axis : batch_axis + 2] != (1, at_once) for value in values):
             return None
-        rows = [np.moveaxis(one, axes, (0, 1))[0] for one in found]
-        made.append(np.concatenate(rows)[: len(positions)])
-    return made
+        rows = [np.moveaxis(value, axes, (0, 1))[0] for value in values]
+        computed.append(np.concatenate(rows)[: len(positions)])
+    return computed
 
 
 def _initializer(graph: ir.Graph, rows: Array, tables: dict[bytes, ir.Value]) -> ir.Value:

@@ -104,17 +104,17 @@ class _Finder:
 
     def replace(self, value: ir.Value | None) -> int:
         """Replace what rotates a value, or what it is made of; return how many places that were."""
-        found, todo = 0, [] if value is None else [value]
+        count, todo = 0, [] if value is None else [value]
         while todo:
             heads = todo.pop()
             if heads in self._visited or len(self._depends_on(heads)) < 2:
                 continue
             self._visited.add(heads)
             if self._replace(heads):
-                found += 1
+                count += 1
             else:
                 todo += _inputs(heads)
-        return found
+        return count
 
     def _replace(self, heads: ir.Value) -> bool:
         """Replace a rotation of heads (batch, heads, seq, head size); return whether it was one."""
@@ -191,8 +191,8 @@ class _Finder:
 
     def _above(self, value: ir.Value) -> list[ir.Value]:
         """Return the inputs that are not constants, of a node that transforms one value."""
-        found = [] if _is_root(value) else _inputs(value)
-        return [one for one in found if "content" in self._depends_on(one)]
+        inputs = [] if _is_root(value) else _inputs(value)
+        return [one for one in inputs if "content" in self._depends_on(one)]
 
     def _depends_on(self, value: ir.Value) -> frozenset[str]:
         """Return whether a value depends on "position", on "content", both or neither."""
@@ -315,7 +315,7 @@ def _pairs(size: int, interleaved: bool) -> tuple[slice, slice]:
 def _find(candidates: list[tuple[ir.Value, Array]], wanted: Array) -> _Table | None:
     """Find (batch, seq, pairs) among the columns of what was computed; of several the one that needs least."""
     pairs = wanted.shape[2]
-    found = []
+    tables = []
     for value, array in candidates:
         if array.ndim < 2 or array.shape[-1] not in (pairs, 2 * pairs):
             continue
@@ -338,8 +338,8 @@ def _find(candidates: list[tuple[ir.Value, Array]], wanted: Array) -> _Table | N
                     table = _Table(
                         value=value, shape=array.shape, columns=columns, negative=negative
                     )
-                    found.append((negative, whole != pairs, array.ndim != 3, table))
-    return min(found, key=lambda entry: entry[:3], default=(None,))[-1]
+                    tables.append((negative, whole != pairs, array.ndim != 3, table))
+    return min(tables, key=lambda entry: entry[:3], default=(None,))[-1]
 
 
 def _ones(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A graph returns what it chooses: the experts of a token, the keys that an indexer keeps.
 
-A choice is found by what computes it: `TopK` and `ArgMax` here, `topk` and `max` in transformers' code, in one order.
+The op that computes a choice identifies it: `TopK` and `ArgMax` here, `topk` and `max` in transformers' code, in the
+same order.
 """
 
 from collections import Counter
@@ -16,10 +17,10 @@ def return_choices(graph: ir.Graph) -> int:
     """Make every choice an output named `topk.0`, `max.0`, …, in place; return how many there are."""
     counts: Counter[str] = Counter()
     for node in list(graph):
-        kind, place = _OPERATORS.get(node.op_type, ("", 0))
+        kind, output_index = _OPERATORS.get(node.op_type, ("", 0))
         if not kind or not _depends_on_tokens(node.inputs[0]):
             continue  # the newest position is an index too, but nothing chose it
-        chosen = node.outputs[place]
+        chosen = node.outputs[output_index]
         copy = ir.node("Identity", [chosen], num_outputs=1)
         copy.outputs[0].name = f"{kind}.{counts[kind]}"
         copy.outputs[0].type, copy.outputs[0].shape = ir.TensorType(ir.DataType.INT64), chosen.shape
@@ -31,9 +32,9 @@ def return_choices(graph: ir.Graph) -> int:
 
 def _depends_on_tokens(value: ir.Value | None) -> bool:
     """Whether a value depends on the tokens' content, and not on their positions alone."""
-    found, visited = [value], set[ir.Value | None]()
-    while found:
-        one = found.pop()
+    pending, visited = [value], set[ir.Value | None]()
+    while pending:
+        one = pending.pop()
         if one is None or one in visited:
             continue
         visited.add(one)
@@ -41,5 +42,5 @@ def _depends_on_tokens(value: ir.Value | None) -> bool:
             return True
         node = one.producer()
         if node is not None and node.op_type != "Shape":
-            found += node.inputs
+            pending += node.inputs
     return False

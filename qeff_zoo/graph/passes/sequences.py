@@ -12,7 +12,7 @@ def slice_parts(graph: ir.Graph) -> int:
     """Replace every item that is taken of a sequence of parts, in place; return how many there were.
 
     Args:
-        graph: Graph whose sequences are only split again, at constant places.
+        graph: Graph whose sequences are only split again, at constant indices.
     """
     count = 0
     for node in list(graph):
@@ -21,14 +21,14 @@ def slice_parts(graph: ir.Graph) -> int:
         )
         if maker is None or maker.op_type != "SplitToSequence":
             continue
-        sizes, place = (array_of(value) for value in (maker.inputs[1], node.inputs[1]))
-        if sizes is None or place is None:
+        sizes, index = (array_of(value) for value in (maker.inputs[1], node.inputs[1]))
+        if sizes is None or index is None:
             continue
         if sizes.ndim:
             ends = np.cumsum(sizes)
-            start, stop = int(ends[place] - sizes[place]), int(ends[place])
+            start, stop = int(ends[index] - sizes[index]), int(ends[index])
         else:  # parts of one size
-            start, stop = int(place * sizes), int((place + 1) * sizes)
+            start, stop = int(index * sizes), int((index + 1) * sizes)
         tape, axis = Tape(), maker.attributes.get_int("axis", 0)
         given = [integers(tape, one) for one in (start, stop, axis)]
         part = tape.op("Slice", [maker.inputs[0], *given])

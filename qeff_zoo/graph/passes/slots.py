@@ -38,10 +38,10 @@ def remove(model: ir.Model) -> bool:
     for function in _layers(model):
         _drop_unused(model.graph, function)
     index, positions = (_input(model, name) for name in (_INDEX, "position_ids"))
-    for node, place in list(index.uses()):
+    for node, position in list(index.uses()):
         rows = (node.op_type, node.attributes.get_int("start"), node.attributes.get_int("end"))
         assert rows == ("Shape", 0, 1), f"{node.op_type} reads the slots' numbers."
-        node.replace_input_with(place, positions)  # both have a row for each of the batch
+        node.replace_input_with(position, positions)  # both have a row for each of the batch
     model.graph.inputs.remove(index)
     for value in [*model.graph.inputs, *model.graph.outputs]:
         if value.shape is not None:
@@ -63,10 +63,10 @@ def _drop_unused(graph: ir.Graph, function: ir.Function) -> None:
     """Remove unused parameters from a layer's function and its calls."""
     unused = [place for place, value in enumerate(function.inputs) if not value.uses()]
     calls = [node for node in graph if (node.domain, node.op_type) == (LAYERS, function.name)]
-    for place in reversed(unused):
-        function.inputs.pop(place)
+    for unused_index in reversed(unused):
+        function.inputs.pop(unused_index)
         for call in calls:
-            left = [value for index, value in enumerate(call.inputs) if index != place]
+            left = [value for index, value in enumerate(call.inputs) if index != unused_index]
             for index, value in enumerate(left):
                 call.replace_input_with(index, value)
             call.resize_inputs(len(left))

@@ -23,20 +23,20 @@ def divide(graph: ir.Graph) -> int:
     """
     count = 0
     for node in list(graph):
-        found = _quotient(node)
-        if found is None:
+        quotient = _quotient(node)
+        if quotient is None:
             continue
-        number, divisor = found
+        number, divisor = quotient
         tape = Tape()
         moved = tape.op("Add", [number, _constant(tape, number, divisor * _OFFSET)])
         shares = tape.op("Div", [moved, _constant(tape, number, divisor)])
         whole = tape.op("Sub", [shares, _constant(tape, number, _OFFSET)])
-        made = tape.op("Cast", [whole], {"to": node.attributes.get_int("to")})
+        cast = tape.op("Cast", [whole], {"to": node.attributes.get_int("to")})
         for value in (moved, shares, whole):
             value.type, value.shape = number.type, node.outputs[0].shape
-        made.type, made.shape = node.outputs[0].type, node.outputs[0].shape
+        cast.type, cast.shape = node.outputs[0].type, node.outputs[0].shape
         ir.convenience.replace_nodes_and_values(
-            graph, node, [node], tape.nodes, node.outputs, [made]
+            graph, node, [node], tape.nodes, node.outputs, [cast]
         )
         count += 1
     return count
@@ -63,6 +63,6 @@ def _made_by(value: ir.Value | None, op: str) -> ir.Node | None:
 
 
 def _constant(tape: Tape, like: ir.Value, number: int) -> ir.Value:
-    made = tape.op("Constant", [], {"value": ir.tensor(number, dtype=like.dtype)})
-    made.type, made.shape = like.type, ir.Shape([])
-    return made
+    constant = tape.op("Constant", [], {"value": ir.tensor(number, dtype=like.dtype)})
+    constant.type, constant.shape = like.type, ir.Shape([])
+    return constant

@@ -89,10 +89,10 @@ def card(adapter: Adapter, model: str) -> str:
     """
     path = adapter.folder / CARD_NAME
     text = read_text(path, errors="replace") if path.is_file() else ""
-    found = _FRONT.match(text)
+    front_matter = _FRONT.match(text)
     about = f"# An adapter (LoRA) of {model}\n"
-    body = text[found.end() :].strip() if found else text.strip()
-    kept = _others(found[1]) if found else []
+    body = text[front_matter.end() :].strip() if front_matter else text.strip()
+    kept = _others(front_matter[1]) if front_matter else []
     ours = {"base_model": model, "base_model_relation": "adapter", "library_name": "peft"}
     lines = [f"{name}: {json.dumps(value)}" for name, value in ours.items()]
     tags = ["tags:", f"- base_model:adapter:{model}", "- lora", "- qeff-zoo"]

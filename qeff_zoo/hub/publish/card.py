@@ -72,11 +72,11 @@ def card(index: Index, where: str, present: str | None = None) -> str:
     count, index = index.packages, _listed(index)
     ours = _around(index)
     around, digest = ours, _digest(*ours)
-    found = _SECTION.search(present or "")
-    if present and found:
-        there = present[: found.start()], present[found.end() :]
-        if found[1] != _digest(*there):
-            around, digest = there, found[1]
+    match = _SECTION.search(present or "")
+    if present and match:
+        there = present[: match.start()], present[match.end() :]
+        if match[1] != _digest(*there):
+            around, digest = there, match[1]
     elif present:
         around, digest = (f"{present.rstrip()}\n\n", "\n"), _NOT_OURS
     section = _section(index, count, where)
@@ -167,7 +167,7 @@ def _legend(index: Index) -> str:
     levels = sorted({entry.validated for entry in index.entries}, key=list(_LEVELS).index)
     proofs = "\n".join(f"- *{level}*: {_LEVELS[level]}." for level in levels)
     sources = sorted({(entry.model, entry.revision) for entry in index.entries if entry.revision})
-    made = "\n".join(
+    lines = "\n".join(
         f"- {_plain(model)} at revision {_plain(revision)}." for model, revision in sources
     )
     names = (
@@ -184,7 +184,7 @@ def _legend(index: Index) -> str:
     return (
         f"{names}\n\nWhat *validated* means:\n\n{proofs}"
         + (f"\n\nWhat was proved:\n\n{proved}" if proved else "")
-        + (f"\n\nMade from:\n\n{made}" if made else "")
+        + (f"\n\nMade from:\n\n{lines}" if lines else "")
     )
 
 

@@ -129,12 +129,12 @@ def leaks(path: Path) -> Iterator[tuple[int, str]]:
         if not head or b"\0" in head:
             return
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
-            found = {
+            secrets = {
                 (text[: match.start()].count(b"\n") + 1, kind)
                 for kind, pattern in _KINDS
                 for match in pattern.finditer(text)
             }
-    yield from sorted(found)
+    yield from sorted(secrets)
 
 
 # --- licences ----------------------------------------------------------------------------------

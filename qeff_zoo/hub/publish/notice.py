@@ -92,11 +92,11 @@ def _notice(state: str, reason: str, instead: str | None) -> Notice:
 
 
 def _entry(index: Index, package: str, model: str | None, remote_url: str) -> Entry:
-    found = index.find(lambda entry: is_named(package, entry.path), model)
-    if len(found) == 1:
-        return found[0]
-    if found:
-        names = (full_name(entry.model, entry.path) for entry in found)
+    indexed = index.find(lambda entry: is_named(package, entry.path), model)
+    if len(indexed) == 1:
+        return indexed[0]
+    if indexed:
+        names = (full_name(entry.model, entry.path) for entry in indexed)
         raise PublishError(ambiguity(package, names))
     raise PublishError(
         f"{remote_url!r} has no package {package!r}; expected a key, 8 hex digits or more, a variant or a path. See "

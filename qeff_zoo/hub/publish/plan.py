@@ -76,7 +76,7 @@ class Publication:
 
     @property
     def missing(self) -> tuple[File, ...]:
-        """The files that are not at their place in the remote."""
+        """The files that the remote does not have under their paths."""
         return tuple(file for file in self.files if file.state != THERE)
 
     @property
@@ -163,16 +163,16 @@ def plan_publication(
     remote = destination(where)
     package, entry = _as_it_is(package)
     with Stopwatch(reporter or Silent()).stage("verify", package.size) as advance:
-        found = objections(package, advance)
-    found += () if of_others else _of_others(package)
+        problems = objections(package, advance)
+    problems += () if of_others else _of_others(package)
     holdings = remote.holdings(entry.path)
     licence = licence_of(package.manifest, check_gate=isinstance(remote, HubRemote))
     files = tuple(_files(package, entry, holdings))
-    found += _misplaced(remote, holdings, private=private, create_pr=create_pr)
-    found += _exposed(remote, holdings, licence)
-    found += _taken(entry, holdings, files)
-    if found:
-        raise refusal(package.name, where, found)
+    problems += _misplaced(remote, holdings, private=private, create_pr=create_pr)
+    problems += _exposed(remote, holdings, licence)
+    problems += _taken(entry, holdings, files)
+    if problems:
+        raise refusal(package.name, where, problems)
     listed = merged(entry, holdings.index)
     return Publication(
         remote=remote, package=package, entry=listed, files=files, licence=licence, create_pr=create_pr,
@@ -223,19 +223,19 @@ def check_destination(
     """
     remote = destination(where)
     holdings = remote.holdings("")
-    found = list(_misplaced(remote, holdings, private=private, create_pr=False))
+    misplaced = list(_misplaced(remote, holdings, private=private, create_pr=False))
     if isinstance(remote, HubRemote):
-        found = found or list(_forbidden(remote))
+        misplaced = misplaced or list(_forbidden(remote))
     for model, stated in sorted((licences or {}).items()):
         reasons = _exposed(remote, holdings, licence_of_text(stated))
-        found += [f"{model}: {reason}" for reason in reasons]
-    if found:
-        raise refusal("the package", where, found)
+        misplaced += [f"{model}: {reason}" for reason in reasons]
+    if misplaced:
+        raise refusal("the package", where, misplaced)
 
 
-def refusal(name: str, where: str, found: Sequence[str]) -> PublishError:
+def refusal(name: str, where: str, reasons: Sequence[str]) -> PublishError:
     """List the reasons that forbid to publish a package."""
-    listed = "\n".join(f"  - {sentence}" for sentence in found)
+    listed = "\n".join(f"  - {sentence}" for sentence in reasons)
     return PublishError(f"Cannot publish {name} to {where!r}; nothing was sent:\n{listed}")
 
 
@@ -285,15 +285,18 @@ def _forbidden(remote: HubRemote) -> Iterator[str]:
     """Return why the user of the token may not write to a Hub repository, by the roles that the Hub lists."""
     from huggingface_hub import whoami
 
-    found = hub_call("look up the user of the token", lambda: whoami(hub_token(), cache=True))
-    owner, user = remote.repo.partition("/")[0], found["name"]
-    roles = {user: "write", **{org["name"]: org.get("roleInOrg") for org in found.get("orgs", ())}}
+    account = hub_call("look up the user of the token", lambda: whoami(hub_token(), cache=True))
+    owner, user = remote.repo.partition("/")[0], account["name"]
+    roles = {
+        user: "write",
+        **{org["name"]: org.get("roleInOrg") for org in account.get("orgs", ())},
+    }
     if owner not in roles:
         yield (
             f"{user!r} is no member of {owner!r}. Expected the token of {owner!r} or of a member. Sign in with it, or "
             "publish elsewhere."
         )
-    elif "read" in (roles[owner], found.get("auth", {}).get("accessToken", {}).get("role")):
+    elif "read" in (roles[owner], account.get("auth", {}).get("accessToken", {}).get("role")):
         yield (
             f"{user!r} may only read from {owner!r} with the present token. Expected a token with the role 'write'. "
             "Sign in with one, or publish elsewhere."
@@ -318,7 +321,7 @@ def _taken(entry: Entry, holdings: Holdings, files: Sequence[File]) -> Iterator[
 
 
 def other_at(entry: Entry, index: Index) -> str | None:
-    """Describe another package at this package's place in the index, if there is one."""
+    """Describe another package with this package's path in the index, if there is one."""
     there = _at(entry, index)
     if there is None or there.manifest == entry.manifest:
         return None

@@ -150,9 +150,9 @@ class Puller:
         origin = self.store.origin(build_key)
         held = self.held(origin) if isinstance(origin, Origin) else None
         if held is None:
-            found = "is not what was pulled" if origin else "is of unknown origin"
+            state = "is not what was pulled" if origin else "is of unknown origin"
             raise RemoteError(
-                f"The store's package {build_key} {found}; expected the manifest that a remote had. Run "
+                f"The store's package {build_key} {state}; expected the manifest that a remote had. Run "
                 f"`qeff-zoo repair {build_key[:16]}` where a remote has it, or remove it and build it."
             )
         return held
@@ -191,38 +191,40 @@ def pull(
         StoreError: There is no room for it.
     """
     puller = puller or Puller(Store())
-    found = resolve.resolve(
+    resolution = resolve.resolve(
         reference, requirements, key=key, remote=remote, store=puller.store, **place
     )
-    return bring(found, puller)
+    return bring(resolution, puller)
 
 
-def bring(found: resolve.Resolution, puller: Puller) -> Pulled:
+def bring(resolution: resolve.Resolution, puller: Puller) -> Pulled:
     """Bring the package here that was chosen.
 
     Args:
-        found: Resolution with the package, or with the reasons for none.
+        resolution: Resolution with the package, or with the reasons for none.
         puller: Store and options of the download.
 
     Raises:
         ZooError: See `pull`.
     """
-    chosen = resolve.require(found)
-    here, listed = chosen.here, listed_entry(found)
+    chosen = resolve.require(resolution)
+    here, listed = chosen.here, listed_entry(resolution)
     if here is not None and puller.store.is_built_here(here.name):
         package = Package.open(here)
         pulled = Pulled(package=package, hit=True, bytes_transferred=0, source=None)
     elif here is not None and (listed is None or offline()):
         pulled = puller.kept(here.name)
     else:
-        assert found.snapshot is not None  # what is not here is there
+        assert resolution.snapshot is not None  # what is not here is there
         assert listed is not None
         if here is None:
             size = human_size(listed.size)
             name = short_name(listed.path)
-            puller.announce(f"Pulling {found.model} {name}, {size}, from {found.snapshot.url}")
-        pulled = puller.pull(found.snapshot, origin_of(found.snapshot, listed), listed)
-    return pulled.warned(found.warnings)
+            puller.announce(
+                f"Pulling {resolution.model} {name}, {size}, from {resolution.snapshot.url}"
+            )
+        pulled = puller.pull(resolution.snapshot, origin_of(resolution.snapshot, listed), listed)
+    return pulled.warned(resolution.warnings)
 
 
 def _warned_once(origin: Origin) -> Iterator[str]:
@@ -235,8 +237,8 @@ def _warned_once(origin: Origin) -> Iterator[str]:
         )
 
 
-def listed_entry(found: resolve.Resolution) -> Entry | None:
+def listed_entry(resolution: resolve.Resolution) -> Entry | None:
     """Return the index entry of the chosen package, local ones included; None if the index does not list it."""
-    path = resolve.require(found).entry.path
-    entries = found.snapshot.index.of_model(found.model) if found.snapshot else ()
+    path = resolve.require(resolution).entry.path
+    entries = resolution.snapshot.index.of_model(resolution.model) if resolution.snapshot else ()
     return next((entry for entry in entries if entry.path == path), None)

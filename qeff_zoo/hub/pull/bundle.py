@@ -178,12 +178,12 @@ def _import(puller: Puller, snapshot: "BundleSnapshot", entry: Entry) -> Pulled:
     pulled = puller.pull(snapshot, origin, entry)
     if mended is None or not mended.problems:
         return pulled
-    found = "; ".join(mended.problems[:5])
+    problems = "; ".join(mended.problems[:5])
     return replace(
         pulled,
         hit=False,
         bytes_transferred=mended.bytes_transferred + pulled.bytes_transferred,
-        warnings=(*pulled.warnings, f"The store's copy was damaged, and is mended: {found}."),
+        warnings=(*pulled.warnings, f"The store's copy was damaged, and is mended: {problems}."),
     )
 
 
@@ -275,7 +275,7 @@ def open_bundle(path: Path) -> BundleSnapshot:
 
 
 def _members(tar: tarfile.TarFile, path: Path) -> dict[str, tuple[int, int]]:
-    found: dict[str, tuple[int, int]] = {}
+    members: dict[str, tuple[int, int]] = {}
     end = path.stat().st_size
     for member in tar:
         name = member.name
@@ -283,12 +283,12 @@ def _members(tar: tarfile.TarFile, path: Path) -> dict[str, tuple[int, int]]:
             raise _refused(path, f"its member {name!r} is not a plain file", "nothing else")
         if reason := unsafe_path(name):
             raise _refused(path, f"the path of its member {name!r} {reason}", "a safe path")
-        if name in found or len(found) == _MOST_MEMBERS:
+        if name in members or len(members) == _MOST_MEMBERS:
             raise _refused(path, f"it has {name!r} twice, or too many members", "each file once")
         if not 0 <= member.size <= end - member.offset_data:
             raise _refused(path, f"it ends within its member {name!r}", "all of it")
-        found[name] = (member.offset_data, member.size)
-    return found
+        members[name] = (member.offset_data, member.size)
+    return members
 
 
 class _Headers(io.FileIO):
@@ -300,8 +300,8 @@ class _Headers(io.FileIO):
         return super().read(size)
 
 
-def _refused(path: Path, found: str, expected: str) -> RemoteError:
+def _refused(path: Path, actual: str, expected: str) -> RemoteError:
     return RemoteError(
-        f"Cannot import the bundle {str(path)!r}: {found}; expected {expected}. Copy it again, or export it again with "
-        "`qeff-zoo bundle export`."
+        f"Cannot import the bundle {str(path)!r}: {actual}; expected {expected}. Copy it again, or export it again "
+        "with `qeff-zoo bundle export`."
     )

@@ -74,10 +74,10 @@ def describe(content: bytes, signature: bytes | None, origin: Origin) -> Descrip
         RemoteError: The manifest is another one, or has content that a manifest must not have.
         TrustError: The trust policy refuses it.
     """
-    found = hashlib.sha256(content).hexdigest()
-    if found != origin.manifest:
+    digest = hashlib.sha256(content).hexdigest()
+    if digest != origin.manifest:
         raise RemoteError(
-            f"The manifest in {origin.path!r} of {origin.url!r} has SHA-256 {found}; expected {origin.manifest}. It "
+            f"The manifest in {origin.path!r} of {origin.url!r} has SHA-256 {digest}; expected {origin.manifest}. It "
             "was changed since, or damaged on its way. Pull again; if that does not help, report it to the publisher."
         )
     warnings = tuple(trust.check(content, signature, trust.policy_for(origin)))
@@ -85,12 +85,12 @@ def describe(content: bytes, signature: bytes | None, origin: Origin) -> Descrip
     return Description(content=content, manifest=manifest, signature=signature, warnings=warnings)
 
 
-def read_manifest(content: bytes, place: str) -> Manifest:
+def read_manifest(content: bytes, location: str) -> Manifest:
     """Parse a manifest, and check it against its schema and its rules.
 
     Args:
         content: Bytes of the file.
-        place: Place of the manifest, for messages.
+        location: Place of the manifest, for messages.
 
     Raises:
         RemoteError: The manifest has content that a manifest must not have.
@@ -102,7 +102,7 @@ def read_manifest(content: bytes, place: str) -> Manifest:
         broken = [f"it cannot be read: {error}"]
     if broken:
         raise RemoteError(
-            f"The manifest in {place!r} is not a right one: {'; '.join(broken[:5])}. Expected {SCHEMA_ID!r}, every "
+            f"The manifest in {location!r} is not a right one: {'; '.join(broken[:5])}. Expected {SCHEMA_ID!r}, every "
             "rule of it held. Use a qeff-zoo as new as its publisher's, or report it to them."
         )
     return manifest
@@ -134,16 +134,16 @@ def require_as_indexed(manifest: Manifest, content: bytes, origin: Origin, entry
         RemoteError: The manifest differs in a field other than the wording of names and proofs, which depends on
             versions.
     """
-    found = Entry.of(
+    actual = Entry.of(
         manifest, content, signed=entry.signed
     )  # a signature that is missing is missed when it is read
     names = {each.name for each in fields(Entry)} - {"path", "axes", "proof"}
     pairs = {
-        name: (getattr(found, name), getattr(entry, name)) for name in ("key16", *sorted(names))
+        name: (getattr(actual, name), getattr(entry, name)) for name in ("key16", *sorted(names))
     }
     # An index that was written by an older or newer version may know fewer axes, or more.
-    shared = found.axes.keys() & entry.axes.keys()
-    pairs |= {name: (found.axes[name], entry.axes[name]) for name in shared}
+    shared = actual.axes.keys() & entry.axes.keys()
+    pairs |= {name: (actual.axes[name], entry.axes[name]) for name in shared}
     for name, (is_so, listed) in pairs.items():
         if is_so != listed:
             raise RemoteError(
@@ -317,12 +317,12 @@ class Assembler:
 
 
 def _contents(manifest: Manifest) -> list[_Content]:
-    found: dict[str, _Content] = {}
+    contents: dict[str, _Content] = {}
     for file in manifest["files"]:
         digest = file["digest"].removeprefix("sha256:")
-        content = found.setdefault(digest, _Content(digest=digest, size=file["size"], names=[]))
+        content = contents.setdefault(digest, _Content(digest=digest, size=file["size"], names=[]))
         content.names.append(file["path"])
-    return list(found.values())
+    return list(contents.values())
 
 
 def _take(target: Path, content: _Content, candidates: Iterable[Path], advance: Progress) -> bool:
@@ -330,12 +330,12 @@ def _take(target: Path, content: _Content, candidates: Iterable[Path], advance: 
     target.parent.mkdir(parents=True, exist_ok=True)
     for path in candidates:
         with suppress(OSError):  # it is not there, or another process is removing its package
-            found = path.lstat()
-            if stat.S_ISREG(found.st_mode) and found.st_size == content.size:
+            facts = path.lstat()
+            if stat.S_ISREG(facts.st_mode) and facts.st_size == content.size:
                 share(path, target)
                 if sha256_file(target, advance) == content.digest:
                     return True
-                advance(-found.st_size)
+                advance(-facts.st_size)
         target.unlink(missing_ok=True)
     return False
 

@@ -140,21 +140,23 @@ def lock(
     options |= {"revision": revision} if revision else {}
 
     def pinned(model: str) -> Locked:
-        found = resolve.resolve(model, requirements, revision=revision, remote=remote, store=store)
-        index = found.snapshot.index.warnings if found.snapshot else ()
-        known = (*found.warnings, *index)
+        resolution = resolve.resolve(
+            model, requirements, revision=revision, remote=remote, store=store
+        )
+        index = resolution.snapshot.index.warnings if resolution.snapshot else ()
+        known = (*resolution.warnings, *index)
         return Locked(
-            model=model, options=options, origin=_origin(found, model, store), warnings=known
+            model=model, options=options, origin=_origin(resolution, model, store), warnings=known
         )
 
     return [pinned(model) for model in models]
 
 
-def _origin(found: resolve.Resolution, model: str, store: Store) -> Origin:
+def _origin(resolution: resolve.Resolution, model: str, store: Store) -> Origin:
     """Return an origin from which the chosen package can be pulled."""
-    here, listed = resolve.require(found).here, listed_entry(found)
-    if found.snapshot is not None and listed is not None:
-        origin: Provenance | None = origin_of(found.snapshot, listed)
+    here, listed = resolve.require(resolution).here, listed_entry(resolution)
+    if resolution.snapshot is not None and listed is not None:
+        origin: Provenance | None = origin_of(resolution.snapshot, listed)
     else:
         origin = store.origin(here.name) if here else None
     if not isinstance(origin, Origin):

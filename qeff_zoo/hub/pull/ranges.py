@@ -96,8 +96,8 @@ class Ranges:
             written = os.pwrite(self._file, rest, start + self.counts[number])
             self.counts[number] += written
             rest = rest[written:]
-        place = _note_place(self.size) + number * _COUNT.size
-        os.pwrite(self._file, _COUNT.pack(self.counts[number]), place)
+        offset = _note_place(self.size) + number * _COUNT.size
+        os.pwrite(self._file, _COUNT.pack(self.counts[number]), offset)
 
     def read(self, number: int, take: Callable[[memoryview], Any]) -> None:
         """Hand over the bytes of a complete range, a block at a time."""

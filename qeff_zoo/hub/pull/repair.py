@@ -76,8 +76,8 @@ def repair(
 
 
 def _chosen(store: Store, references: list[str]) -> list[Path]:
-    found = [entry.path for entry in store.entries() if entry.kind == "package"]
-    folders = [path for path in found if _BUILD_KEY.fullmatch(path.name)]
+    packages = [entry.path for entry in store.entries() if entry.kind == "package"]
+    folders = [path for path in packages if _BUILD_KEY.fullmatch(path.name)]
     chosen = dict.fromkeys(folders if not references else ())
     for reference in references:
         fits = [path for path in folders if is_at(reference, path)]
@@ -140,13 +140,13 @@ class Repairer:
         if self.place is not None:
             candidates = iter([lambda: self.place])
             if described is not None and _digest(described) != self.place[1].manifest:
-                described = None  # the place has another package of this key
+                described = None  # the remote has another package of this key
         built_here = described is not None and isinstance(origin, BuiltHere)
         for find in candidates:
             try:
-                if (found := find()) is None:
+                if (source := find()) is None:
                     continue
-                received, snapshot, there = 0, *found
+                received, snapshot, there = 0, *source
                 if described is None:
                     described = download_description(snapshot, there)
                     received = len(described.content) + len(described.signature or b"")
@@ -217,5 +217,5 @@ def _with_manifest(remote: Remote, digest: str, model: str | None) -> _Place | N
     snapshot = remote.snapshot()
     if snapshot is None:
         return None
-    found = snapshot.index.find(lambda entry: entry.manifest == digest, model)
-    return (snapshot, origin_of(snapshot, found[0])) if found else None
+    indexed = snapshot.index.find(lambda entry: entry.manifest == digest, model)
+    return (snapshot, origin_of(snapshot, indexed[0])) if indexed else None

@@ -243,8 +243,8 @@ def _own(target: Path, size: int) -> None:
     has all bytes is only read.
     """
     with suppress(FileNotFoundError):
-        found = target.stat()
-        if found.st_size != size and (found.st_nlink > 1 or not os.access(target, os.W_OK)):
+        status = target.stat()
+        if status.st_size != size and (status.st_nlink > 1 or not os.access(target, os.W_OK)):
             target.unlink()
 
 

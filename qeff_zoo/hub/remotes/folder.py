@@ -109,10 +109,10 @@ class FolderRemote:
         return Path(self.path)
 
     def snapshot(self, *, offline: bool = False) -> FolderSnapshot | None:
-        found = index_cache.newest(self.url, self._fetch)
-        if found is None:
+        index = index_cache.newest(self.url, self._fetch)
+        if index is None:
             return None
-        snapshot = FolderSnapshot(self.url, found.index, self.folder)
+        snapshot = FolderSnapshot(self.url, index.index, self.folder)
         return replace(snapshot, index=reading(self.url, snapshot))
 
     def _fetch(self, before: FetchedIndex | None) -> FetchedIndex | None:
@@ -154,7 +154,7 @@ class FolderRemote:
                 f"{self.url!r} has no pull requests; expected a Hub repository. Leave out --create-pr."
             )
         given = {path: content for path, content in upload.items() if not callable(content)}
-        made = {path: content for path, content in upload.items() if callable(content)}
+        computed = {path: content for path, content in upload.items() if callable(content)}
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             sweep(staging_folders(self.folder / _STAGING))
@@ -165,7 +165,7 @@ class FolderRemote:
                 for path, content in written.items():
                     (self.folder / path).parent.mkdir(exist_ok=True)
                     write_durably(self.folder / path, content)
-                _place(self.folder, {path: write(after) for path, write in made.items()})
+                _place(self.folder, {path: write(after) for path, write in computed.items()})
                 self._retire(stale_files(before, after), {*written})
         except OSError as error:
             raise PublishError(
@@ -222,7 +222,7 @@ def _place(root: Path, contents: Mapping[str, Path | bytes]) -> None:
             else:
                 (folder / path).write_bytes(content)
         settle(folder)
-        for package in {found for path in missing if (found := _package_of(path))}:
+        for package in {package_ for path in missing if (package_ := _package_of(path))}:
             _place_package(folder / package, root / package)
         for path, content in missing.items():
             if _is_there(root / path, content):

@@ -222,8 +222,8 @@ def _once(url: str, headers: Mapping[str, str]) -> Iterator[Answer]:
                     follow_redirects=False,
                 )
             )
-        found = {name.lower(): value for name, value in response.headers.items()}
-        yield Answer(url, response.status_code, found, _pieces(url, response))
+        fields = {name.lower(): value for name, value in response.headers.items()}
+        yield Answer(url, response.status_code, fields, _pieces(url, response))
 
 
 def _pieces(url: str, response: Any) -> Iterator[bytes]:
@@ -305,10 +305,10 @@ def _start(answer: Answer) -> int:
     """Return the offset in the file of a body's first byte."""
     if answer.status == 200:  # the server does not know Range, or does not care
         return 0
-    unit, _, place = answer.headers.get("content-range", "").partition(" ")
-    first = place.partition("-")[0]
+    unit, _, range_ = answer.headers.get("content-range", "").partition(" ")
+    first = range_.partition("-")[0]
     if unit != "bytes" or not first.isdecimal():
-        raise _odd(answer.url, f"it sent a part without saying which: {unit!r} {place!r}")
+        raise _odd(answer.url, f"it sent a part without saying which: {unit!r} {range_!r}")
     return int(first)
 
 
@@ -415,12 +415,12 @@ class WebRemote:
 
     def snapshot(self, *, offline: bool = False) -> WebSnapshot | None:
         if offline := offline or is_offline():
-            found: FetchedIndex | None = index_cache.offline_index(self.url)
+            index: FetchedIndex | None = index_cache.offline_index(self.url)
         else:
-            found = index_cache.newest(self.url, self._fetch)
-        if found is None:
+            index = index_cache.newest(self.url, self._fetch)
+        if index is None:
             return None
-        snapshot = WebSnapshot(self.url, found.index, self.base)
+        snapshot = WebSnapshot(self.url, index.index, self.base)
         return replace(snapshot, index=reading(self.url, snapshot, offline=offline))
 
     def _fetch(self, before: FetchedIndex | None) -> FetchedIndex | None:

@@ -63,8 +63,8 @@ def credentials(url: str) -> Mapping[str, str]:
 
     hub, there = urlsplit(constants.ENDPOINT), urlsplit(url)
     own = (hub.scheme, hub.hostname, hub.port) == (there.scheme, there.hostname, there.port)
-    found = build_hf_headers(token=hub_token() if own else False, library_name="qeff-zoo")
-    return {name.lower(): value for name, value in found.items()}
+    headers = build_hf_headers(token=hub_token() if own else False, library_name="qeff-zoo")
+    return {name.lower(): value for name, value in headers.items()}
 
 
 class HubSnapshot(WebSnapshot):
@@ -99,12 +99,12 @@ class HubRemote:
         offline = offline or is_offline()
         pinned = index_cache.recall(self.url) if self.is_pinned else None
         if pinned:
-            found: FetchedIndex | None = pinned
+            index: FetchedIndex | None = pinned
         elif offline:
-            found = index_cache.offline_index(self.url)
+            index = index_cache.offline_index(self.url)
         else:
-            found = index_cache.newest(self.url, self._fetch)
-        return self.at(found.commit, found.index, offline=offline) if found else None
+            index = index_cache.newest(self.url, self._fetch)
+        return self.at(index.commit, index.index, offline=offline) if index else None
 
     def at(self, commit: str, index: Index, *, offline: bool = False) -> HubSnapshot:
         """Return a commit.
@@ -143,13 +143,13 @@ class HubRemote:
     def _request_index(self, before: FetchedIndex | None) -> FetchedIndex | None:
         url = f"{resolve_url(self.repo, self.revision or 'main')}/{INDEX_NAME}"
         with http.get(url, etag=before.etag if before else "", credentials=credentials) as answer:
-            found = read_index(answer, before, self.url)
-        if found and not _COMMIT.fullmatch(found.commit):
+            index = read_index(answer, before, self.url)
+        if index and not _COMMIT.fullmatch(index.commit):
             raise RemoteError(
-                f"{url!r} was answered without a commit (X-Repo-Commit is {found.commit!r}); expected the Hub's 40 hex "
+                f"{url!r} was answered without a commit (X-Repo-Commit is {index.commit!r}); expected the Hub's 40 hex "
                 "digits. Check HF_ENDPOINT; a plain web server is named by https://…"
             )
-        return found
+        return index
 
     def present(self, path: str, *, limit: int) -> bytes | None:
         return retried(lambda: self._present(path, limit))
@@ -180,12 +180,12 @@ class HubRemote:
             }
             return Holdings(visibility=PRIVATE if info.private else PUBLIC, files=files)
 
-        found = hub_call(f"look at {self.repo!r}", list_files)
-        if found is None:
+        listed = hub_call(f"look at {self.repo!r}", list_files)
+        if listed is None:
             return Holdings(visibility=None)
         snapshot = self.snapshot()
         index = snapshot.index if snapshot else Index()
-        return Holdings(visibility=found.visibility, files=found.files, index=index)
+        return Holdings(visibility=listed.visibility, files=listed.files, index=index)
 
     # --- writing -------------------------------------------------------------------------------
 
@@ -209,16 +209,16 @@ class HubRemote:
             if isinstance(content, Path)
         }
         hub.repeated(lambda: hub.upload(list(files.values())))
-        made, waits = False, pauses(_ATTEMPTS)
+        created, waits = False, pauses(_ATTEMPTS)
         while True:
             head = hub.head()
             before = hub.index_at(head)
             wanted = update(before)
-            if made and wanted == before:
+            if created and wanted == before:
                 return hub.commit_url(head)  # no answer came, but the commit did
             after, written = changed(self.url, before, wanted, sign)
             small = {**_in_memory(upload, after), **written}
-            made = made or bool(written)
+            created = created or bool(written)
             if not files and not small:
                 return hub.commit_url(head)
             operations = [*files.values(), *map(hub.addition, small.keys(), small.values())]
@@ -284,10 +284,10 @@ class _Repository:
                 content = http.read_all(
                     answer.pieces, INDEX_LIMIT, f"The index of {self._remote.url!r}"
                 )
-            found, url = FetchedIndex(content, decode(content)), self._remote.url
-            trust.check_index(url, content, found.index)
-            index_cache.refuse_older(url, found, index_cache.recall(url))
-            return self._remote.at(commit, found.index).index
+            index, url = FetchedIndex(content, decode(content)), self._remote.url
+            trust.check_index(url, content, index.index)
+            index_cache.refuse_older(url, index, index_cache.recall(url))
+            return self._remote.at(commit, index.index).index
 
         return retried(attempt)
 

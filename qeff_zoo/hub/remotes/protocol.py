@@ -65,7 +65,7 @@ class Snapshot(Protocol):
 
 
 class Remote(Protocol):
-    """A place where packages are shared."""
+    """A location where packages are shared."""
 
     @property
     def url(self) -> str:
@@ -165,7 +165,7 @@ class Holdings:
             digest: "sha256:…" of its content.
 
         Returns:
-            `THERE`, `ELSEWHERE`, `MISSING`, or `OTHER` if its place is taken.
+            `THERE`, `ELSEWHERE`, `MISSING`, or `OTHER` if another file has its path.
         """
         held = self.files.get(path)
         if held is None:

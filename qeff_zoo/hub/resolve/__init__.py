@@ -84,7 +84,7 @@ class Resolution:
     @property
     def nearest(self) -> Candidate | None:
         """Of the packages that will not do, the one that lacks least."""
-        return next((one for one in self.candidates if one.refused), None)
+        return next((candidate for candidate in self.candidates if candidate.refused), None)
 
     @property
     def difference(self) -> str:
@@ -102,9 +102,9 @@ class Resolution:
             return f"There is no package of {self.model!r}."
         number = len(self.candidates)
         packages = "One package" if number == 1 else f"{number:,} packages"
-        found = f"{packages} of {self.model!r} {'was' if number == 1 else 'were'} looked at"
+        examined = f"{packages} of {self.model!r} {'was' if number == 1 else 'were'} looked at"
         nearest = short_name(self.nearest.entry.path)
-        return f"{found}; the nearest, {nearest}, will not do: {self.difference}."
+        return f"{examined}; the nearest, {nearest}, will not do: {self.difference}."
 
 
 def resolve(
@@ -144,24 +144,24 @@ def resolve(
         given = resolve(one.model, {**one.requirements, **requested}, key=key, store=store, **place)
         note = f"{reference} is an adapter of {one.model}: load it into this package."
         return replace(given, notes=(note, *given.notes))
-    found = lookup.look_up(reference, store or Store(), remote=remote, key=key, place=place)
+    looked_up = lookup.look_up(reference, store or Store(), remote=remote, key=key, place=place)
     revision = place.get("revision")
-    _require_one(key, found.candidates)
-    commit = lookup.commit_of(found.model, revision) if revision else None
-    model_type = found.candidates[0].entry.model_type if found.candidates else None
+    _require_one(key, looked_up.candidates)
+    commit = lookup.commit_of(looked_up.model, revision) if revision else None
+    model_type = looked_up.candidates[0].entry.model_type if looked_up.candidates else None
     wanted = _wanted(requested, model_type, commit, key)
     if file := place.get("gguf_file"):
-        there = (str(one.entry.axes.get("gguf_file")) for one in found.candidates)
+        there = (str(candidate.entry.axes.get("gguf_file")) for candidate in looked_up.candidates)
         file = next((one for one in there if names_gguf(file, one)), file)
         wanted = replace(wanted, axes={**wanted.axes, "gguf_file": file})
-    candidates = tuple(decide(found.candidates, wanted, found.notices, installed))
-    verdict, problems = _verdict(found, candidates, requested, wanted, place)
+    candidates = tuple(decide(looked_up.candidates, wanted, looked_up.notices, installed))
+    verdict, problems = _verdict(looked_up, candidates, requested, wanted, place)
     return Resolution(
         verdict=verdict,
-        model=found.model,
+        model=looked_up.model,
         candidates=candidates,
-        snapshot=found.snapshot,
-        notes=found.notes,
+        snapshot=looked_up.snapshot,
+        notes=looked_up.notes,
         problems=tuple(problems),
     )
 
@@ -178,13 +178,17 @@ def _require_one(key: str | None, candidates: tuple[Candidate, ...]) -> None:
     if key is None:
         return
     entries = (candidate.entry for candidate in candidates)
-    named = {one.path: full_name(one.model, one.path) for one in entries if is_named(key, one.path)}
+    named = {
+        entry.path: full_name(entry.model, entry.path)
+        for entry in entries
+        if is_named(key, entry.path)
+    }
     if len(named) > 1:
         raise ResolutionError(ambiguity(key, named.values()))
 
 
 def _verdict(
-    found: lookup.Found,
+    looked_up: lookup.Found,
     candidates: tuple[Candidate, ...],
     requested: Mapping[str, Any],
     wanted: Wanted,
@@ -192,13 +196,13 @@ def _verdict(
 ) -> tuple[str, list[str]]:
     if candidates and not candidates[0].refused:
         return (USE_WITH_WARNING if candidates[0].warnings else USE), []
-    if found.unanswered:
-        raise found.unanswered
-    if found.absent:
-        return FAIL, [found.absent]
+    if looked_up.unanswered:
+        raise looked_up.unanswered
+    if looked_up.absent:
+        return FAIL, [looked_up.absent]
     if wanted.key is not None:
         return FAIL, [_unkeyed(wanted.key, candidates)]
-    problems = _obstacles(found.checkpoint, requested, {**place, "revision": wanted.revision})
+    problems = _obstacles(looked_up.checkpoint, requested, {**place, "revision": wanted.revision})
     return (FAIL if problems else BUILD), problems
 
 
@@ -228,7 +232,9 @@ def _wanted(
 
 def _unkeyed(key: str, candidates: tuple[Candidate, ...]) -> str:
     """Explain why the only matching package is rejected; another cannot be built in its place."""
-    named = next((one for one in candidates if is_named(key, one.entry.path)), None)
+    named = next(
+        (candidate for candidate in candidates if is_named(key, candidate.entry.path)), None
+    )
     if named is None:
         return f"No package has the key {key!r}."
     return f"The package {short_name(named.entry.path)} will not do: {named.difference}."

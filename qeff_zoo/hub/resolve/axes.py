@@ -53,55 +53,55 @@ def rule_of(axis: str) -> Rule:
     return RULES.get(axis, _OTHER)
 
 
-def refusal(axis: str, requested: Any, found: Any) -> str | None:
+def refusal(axis: str, requested: Any, actual: Any) -> str | None:
     """Explain why a package does not match; None if it does.
 
     Args:
         axis: Name of the axis.
         requested: Requested value.
-        found: Value of the package; None for none.
+        actual: Value of the package; None for none.
     """
     kind = rule_of(axis).kind
-    if kind == "any" or (kind == "exact" and _same(requested, found)):
+    if kind == "any" or (kind == "exact" and _same(requested, actual)):
         return None
-    if kind == "at least" and found is not None and _most(found) >= _most(requested):
+    if kind == "at least" and actual is not None and _most(actual) >= _most(requested):
         return None
-    if kind == "covering" and set(requested or ()) <= set(found or requested or ()):
+    if kind == "covering" and set(requested or ()) <= set(actual or requested or ()):
         return None
     wanted = f"at least {_most(requested)}" if kind == "at least" else _text(requested)
-    if found is None:
+    if actual is None:
         return f"{axis} does not apply to it, asked for {wanted}"
-    has = _most(found) if kind == "at least" else _text(found)
+    has = _most(actual) if kind == "at least" else _text(actual)
     return f"{axis} is {has}, asked for {wanted}"
 
 
-def excess(axis: str, requested: Any, found: Any) -> int:
+def excess(axis: str, requested: Any, actual: Any) -> int:
     """Return by how much a package's size exceeds the requested one; 1 for another accepted value."""
     kind = rule_of(axis).kind
-    if kind == "at least" and found is not None:
-        return max(0, _most(found) - _most(requested))
-    return int(kind == "any" and not _same(requested, found))
+    if kind == "at least" and actual is not None:
+        return max(0, _most(actual) - _most(requested))
+    return int(kind == "any" and not _same(requested, actual))
 
 
-def lack(axis: str, requested: Any, found: Any) -> float:
+def lack(axis: str, requested: Any, actual: Any) -> float:
     """Return the share of a requested size that a package lacks."""
-    if rule_of(axis).kind != "at least" or found is None:
+    if rule_of(axis).kind != "at least" or actual is None:
         return 0.0
-    return max(0, _most(requested) - _most(found)) / max(1, _most(requested))
+    return max(0, _most(requested) - _most(actual)) / max(1, _most(requested))
 
 
-def apart(preferred: Any, found: Any) -> tuple[bool, int]:
+def apart(preferred: Any, actual: Any) -> tuple[bool, int]:
     """Return whether a package differs from what is preferred, and for sizes by how much."""
-    if _same(preferred, found):
+    if _same(preferred, actual):
         return False, 0
-    sizes = preferred is not None and found is not None and not isinstance(preferred, str)
-    return True, abs(_most(preferred) - _most(found)) if sizes else 0
+    sizes = preferred is not None and actual is not None and not isinstance(preferred, str)
+    return True, abs(_most(preferred) - _most(actual)) if sizes else 0
 
 
-def _same(requested: Any, found: Any) -> bool:
-    if isinstance(requested, bool) or isinstance(found, bool):
-        return bool(requested) is bool(found)  # what is not said is not so
-    return bool(_listed(requested) == _listed(found))
+def _same(requested: Any, actual: Any) -> bool:
+    if isinstance(requested, bool) or isinstance(actual, bool):
+        return bool(requested) is bool(actual)  # what is not said is not so
+    return bool(_listed(requested) == _listed(actual))
 
 
 def _listed(value: Any) -> Any:

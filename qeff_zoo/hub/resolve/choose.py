@@ -30,7 +30,7 @@ class Refusal:
 
     Args:
         axis: Subject: an axis, a tool, "revision", "key", "notice" or "trust".
-        reason: Reason in words: "ctx_len is 2048, asked for at least 4096".
+        reason: Reason in words: "ctx_len is 2048, requested is at least 4096".
     """
 
     axis: str
@@ -171,9 +171,9 @@ class _Judge:
         return (0, superseded, verdict.foreign, doubted, verdict.surplus, level), judged
 
     def _verdict(self, entry: Entry) -> _Verdict:
-        found = entry.axes
+        actual = entry.axes
         reasons = (
-            (axis, axes.refusal(axis, requested, found.get(axis)))
+            (axis, axes.refusal(axis, requested, actual.get(axis)))
             for axis, requested in self._requested
         )
         refused = [Refusal(axis, reason) for axis, reason in reasons if reason]
@@ -183,15 +183,15 @@ class _Judge:
             warnings=tuple(doubts(entry.needs, entry.tested, self._here)),
             far=_distance(refused),
             lack=sum(
-                axes.lack(axis, requested, found.get(axis)) for axis, requested in self._requested
+                axes.lack(axis, requested, actual.get(axis)) for axis, requested in self._requested
             ),
-            foreign=[axes.apart(value, found.get(axis)) for axis, value in self._kinds],
+            foreign=[axes.apart(value, actual.get(axis)) for axis, value in self._kinds],
             surplus=[
                 [
-                    axes.excess(axis, requested, found.get(axis))
+                    axes.excess(axis, requested, actual.get(axis))
                     for axis, requested in self._requested
                 ],
-                [axes.apart(value, found.get(axis)) for axis, value in self._sizes],
+                [axes.apart(value, actual.get(axis)) for axis, value in self._sizes],
             ],
         )
 
@@ -239,12 +239,14 @@ def obstacles(needs: Mapping[str, str], here: Installed) -> Iterator[tuple[str, 
     from packaging.version import InvalidVersion
 
     for tool, wanted in needs.items():
-        found = here(tool)
+        installed = here(tool)
         try:
-            if found is not None and not SpecifierSet(wanted).contains(found, prereleases=True):
-                yield tool, f"{tool} is {found}, it needs {wanted}"
+            if installed is not None and not SpecifierSet(wanted).contains(
+                installed, prereleases=True
+            ):
+                yield tool, f"{tool} is {installed}, it needs {wanted}"
         except (InvalidSpecifier, InvalidVersion):
-            yield tool, f"{tool} is {found}, and what it needs cannot be compared: {wanted}"
+            yield tool, f"{tool} is {installed}, and what it needs cannot be compared: {wanted}"
 
 
 def doubts(needs: Mapping[str, str], tested: Mapping[str, str], here: Installed) -> Iterator[str]:
@@ -256,9 +258,9 @@ def doubts(needs: Mapping[str, str], tested: Mapping[str, str], here: Installed)
         here: Installed versions.
     """
     for tool in dict.fromkeys([*needs, *tested]):
-        found, known = here(tool), tested.get(tool)
-        if found is None and tool in needs:
+        installed, known = here(tool), tested.get(tool)
+        if installed is None and tool in needs:
             wanted = f" {needs[tool]}" if needs[tool] else ""
             yield f"It needs {tool}{wanted}, which is not installed here, so that this was not checked."
-        elif found is not None and known is not None and found != known.partition("+")[0]:
-            yield f"It was tested with {tool} {known}, and {found} is installed."
+        elif installed is not None and known is not None and installed != known.partition("+")[0]:
+            yield f"It was tested with {tool} {known}, and {installed} is installed."

@@ -141,7 +141,9 @@ def _only_model(snapshot: Snapshot, reference: str, key: str | None) -> str:
     if key is not None:
         named = index.find(lambda entry: is_named(key, entry.path))
         if len(named) > 1:
-            raise ResolutionError(ambiguity(key, (full_name(one.model, one.path) for one in named)))
+            raise ResolutionError(
+                ambiguity(key, (full_name(name.model, name.path) for name in named))
+            )
         models = tuple(entry.model for entry in named) or models
     if len(models) == 1:
         return models[0]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sources of the packages of a model: the store, and the first remote that has any.
 
-In: name of the model. Out: `Found`: its packages, without a choice, and the remotes that were read.
+In: name of the model. Out: its packages, without a choice, and the remotes that were read.
 """
 
 import re
@@ -85,11 +85,11 @@ def look_up(
     fits = (
         is_of_folder(claim.folder, store, place or {}) if claim.folder else is_of_model(claim.model)
     )
-    found = _merged(in_store(store, fits, url), there)
+    merged = _merged(in_store(store, fits, url), there)
     if remote is not None or is_url(reference) or claim.model != reference:
         # Only packages of the named remote.
-        found = (candidate for candidate in found if candidate.remote or claim.folder)
-    candidates = tuple(found)
+        merged = (candidate for candidate in merged if candidate.remote or claim.folder)
+    candidates = tuple(merged)
     absent, notes = "", claim.notes
     if claim.silent:
         absent = "" if candidates else absence(claim.silent)
@@ -126,7 +126,7 @@ def listing(snapshot: Snapshot, model: str | None, store: Store) -> list[Candida
         raise ResolutionError(
             f"{summary(snapshot)} Expected one of these, not {model!r}. Correct it."
         )
-    found = (
+    candidates = (
         Candidate(
             entry=entry,
             remote=snapshot.url,
@@ -137,7 +137,7 @@ def listing(snapshot: Snapshot, model: str | None, store: Store) -> list[Candida
         for entry in leaf.entries
         if model in (None, entry.model)
     )
-    return sorted(found, key=lambda candidate: candidate.entry.model)
+    return sorted(candidates, key=lambda candidate: candidate.entry.model)
 
 
 def _merged(here: Iterable[Candidate], there: Iterable[Candidate]) -> Iterator[Candidate]:

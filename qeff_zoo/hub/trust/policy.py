@@ -126,9 +126,9 @@ def _path(text: str) -> Path:
     return path
 
 
-def _refused(found: str, expected: str) -> SettingsError:
+def _refused(actual: str, expected: str) -> SettingsError:
     return SettingsError(
-        f"Cannot use the trust policy: {found}; expected {expected}. Correct `trust` of the settings, or "
+        f"Cannot use the trust policy: {actual}; expected {expected}. Correct `trust` of the settings, or "
         "QEFF_ZOO_TRUST."
     )
 
@@ -184,13 +184,13 @@ def pins() -> list[Pin]:
         TrustError: A key cannot be read.
     """
     trust = settings().trust
-    found = []
+    listed = []
     for scope, given in [(None, trust), *_scopes(trust)]:
         for path in _keys(given.get("keys", [])):
-            found.append(Pin(scope=scope, key=fingerprint(path), file=str(path)))
+            listed.append(Pin(scope=scope, key=fingerprint(path), file=str(path)))
         for who in _identities(given.get("identities", [])):
-            found.append(Pin(scope=scope, identity=who.identity, issuer=who.issuer))
-    return found
+            listed.append(Pin(scope=scope, identity=who.identity, issuer=who.issuer))
+    return listed
 
 
 def pin_key(key: Path, scope: str | None) -> Pin:

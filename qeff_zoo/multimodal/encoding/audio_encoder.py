@@ -65,8 +65,8 @@ class AudioReader(Reader):
                 f"A recording has {FEATURES} of {features.shape} and {sorted(prepared)}; expected windows of "
                 f"{self.shape}{f' and {name}' if name else ''}. Give what the checkpoint's own processor returns."
             )
-        found = [self._encode_part(prepared, number) for number in range(len(features))]
-        rows = {key: np.concatenate([one[key] for one in found]) for key in found[0]}
+        windows = [self._encode_part(prepared, number) for number in range(len(features))]
+        rows = {key: np.concatenate([window[key] for window in windows]) for key in windows[0]}
         if not len(next(iter(rows.values()))):
             raise _too_short()
         return Encoded(digest=digest, features=rows, kind=self.kind)
@@ -77,10 +77,10 @@ class AudioReader(Reader):
         window[FEATURES] = np.ascontiguousarray(window[FEATURES], np.float32)
         if NUMBER in self.program.inputs:
             window[NUMBER] = np.array([number])
-        found = self._run(window)
-        lengths = found.pop("lengths", None)
+        outputs = self._run(window)
+        lengths = outputs.pop("lengths", None)
         stop = None if lengths is None else int(lengths[0])
-        return {key: rows[:stop] for key, rows in found.items()}
+        return {key: rows[:stop] for key, rows in outputs.items()}
 
 
 class AudioStreamReader(AudioReader):
@@ -95,13 +95,13 @@ class AudioStreamReader(AudioReader):
         mask = prepared.get(self.audio.mask)
         if prepared[FEATURES].shape != (1, bins, count) or mask is None or mask.shape != (1, count):
             return dict(prepared)
-        found, windows = {}, -(-int(mask.sum()) // frames)
+        arrays, windows = {}, -(-int(mask.sum()) // frames)
         for name in (FEATURES, self.audio.mask):
             array = prepared[name][..., : windows * frames]
             lacking = windows * frames - array.shape[-1]
             whole = np.pad(array[0], [(0, 0)] * (array.ndim - 2) + [(0, lacking)])
-            found[name] = np.moveaxis(whole.reshape(*whole.shape[:-1], -1, frames), -2, 0)
-        return found
+            arrays[name] = np.moveaxis(whole.reshape(*whole.shape[:-1], -1, frames), -2, 0)
+        return arrays
 
 
 class AudioBlockReader(AudioReader):
@@ -111,9 +111,9 @@ class AudioBlockReader(AudioReader):
         count, arguments = self._in_blocks(prepared)
         width = int(self.program.inputs[_WINDOWS].shape[1])
         index = np.arange(-(-count // width) * width)
-        places = np.where(index < count, index, -1).reshape(-1, width)
+        indices = np.where(index < count, index, -1).reshape(-1, width)
         return Encoded(
-            digest=digest, features=self._run({**arguments, _WINDOWS: places}), kind=self.kind
+            digest=digest, features=self._run({**arguments, _WINDOWS: indices}), kind=self.kind
         )
 
     def _in_blocks(self, prepared: Mapping[str, Array]) -> tuple[int, dict[str, Array]]:
@@ -148,9 +148,9 @@ class AudioSpanReader(AudioBlockReader):
         width = min(rows, most)
         index = np.arange(-(-rows // width) * width)
         # As in transformers, whose encoder attends to the padding of the last of several spans.
-        places = np.where(index < rows, index, _ATTENDED_PADDING).reshape(-1, width)
-        found = self._run({**arguments, _WINDOWS: places})
-        features = {name: one[:rows] for name, one in found.items()}
+        indices = np.where(index < rows, index, _ATTENDED_PADDING).reshape(-1, width)
+        outputs = self._run({**arguments, _WINDOWS: indices})
+        features = {name: output[:rows] for name, output in outputs.items()}
         return Encoded(digest=digest, features=features, kind=self.kind)
 
 
@@ -164,12 +164,12 @@ class AudioChunkReader(AudioBlockReader):
         count = int(prepared[self.audio.mask].sum())  # frames after it are padding
         inputs = {self.name: prepared[self.name][:, :count]}
         count, arguments = self._in_blocks(inputs)
-        found, filled = dict(self._run(arguments)), arguments[_REAL].size
-        if (lengths := found.pop("lengths", None)) is not None:  # a fixed number of audio tokens
-            self._check_rows(int(lengths[0]), *found.values())
-            return Encoded(digest=digest, features=found, kind=self.kind)
+        outputs, filled = dict(self._run(arguments)), arguments[_REAL].size
+        if (lengths := outputs.pop("lengths", None)) is not None:  # a fixed number of audio tokens
+            self._check_rows(int(lengths[0]), *outputs.values())
+            return Encoded(digest=digest, features=outputs, kind=self.kind)
         features = {
-            name: rows[: -(-count // (filled // len(rows)))] for name, rows in found.items()
+            name: rows[: -(-count // (filled // len(rows)))] for name, rows in outputs.items()
         }
         return Encoded(digest=digest, features=features, kind=self.kind)
 

@@ -113,12 +113,12 @@ class PatchGeometry:
 
     def unpadded(self, prepared: Mapping[str, Array]) -> dict[str, Array]:
         """Return the patches of an image, (patches, …), and their columns and rows, without padding."""
-        places = prepared[self.positions].reshape(-1, 2)
-        real = (places >= 0).all(1)
+        positions = prepared[self.positions].reshape(-1, 2)
+        real = (positions >= 0).all(1)
         pixels = prepared["pixel_values"]
         return {
             "pixel_values": pixels.reshape(-1, pixels.shape[-1])[real],
-            "position_ids": places[real],
+            "position_ids": positions[real],
         }
 
     def cut(self, image: Array, patch: int) -> Array:
@@ -140,12 +140,12 @@ class PatchGeometry:
         """
         time, height, width = grid
         rows, columns = self._places(height, width)
-        places = np.tile(np.stack([rows, columns], 1), (time, 1))
+        positions = np.tile(np.stack([rows, columns], 1), (time, 1))
         if self.frames:
             frames = np.repeat(np.arange(time), height * width)
-            places = np.concatenate([frames[:, None], places], axis=1)
+            positions = np.concatenate([frames[:, None], positions], axis=1)
         inputs = {
-            "position_ids": places,
+            "position_ids": positions,
             "cu_seqlens": np.arange(0, time * height * width + 1, height * width, dtype=np.int64),
         }
         if self.window:
@@ -180,10 +180,10 @@ class PatchGeometry:
         squares = whole.reshape(height // merge, merge, -1, merge).transpose(0, 2, 1, 3)
         order = np.concatenate([squares.reshape(-1), np.setdiff1d(numbers, whole)])
         missing = -len(order) % merge**2
-        places = np.stack(np.divmod(order, width), 1)
+        positions = np.stack(np.divmod(order, width), 1)
         return {
             "pixel_values": _extended(patches[order], missing),
-            "position_ids": _extended(places, missing),
+            "position_ids": _extended(positions, missing),
             "cu_seqlens": np.cumsum([0, len(order), missing], dtype=np.int64),
         }
 
@@ -204,7 +204,7 @@ class PatchGeometry:
         shape = (height // self.merge, outer, self.inner, width // self.merge, outer, self.inner)
         order = (0, 3, 1, 4, 2, 5)
         rows, columns = np.indices((height, width))
-        ordered = (one.reshape(shape).transpose(order).reshape(-1) for one in (rows, columns))
+        ordered = (side.reshape(shape).transpose(order).reshape(-1) for side in (rows, columns))
         return next(ordered), next(ordered)
 
     def _windows(self, time: int, height: int, width: int) -> dict[str, Array]:
@@ -216,7 +216,7 @@ class PatchGeometry:
             for top in range(0, height, self.window)
             for left in range(0, width, self.window)
         ]
-        ends = np.cumsum([0, *(len(one) * self.merge**2 for one in windows)], dtype=np.int64)
+        ends = np.cumsum([0, *(len(window) * self.merge**2 for window in windows)], dtype=np.int64)
         return {"window_index": np.concatenate(windows), "cu_window_seqlens": ends}
 
     def _taps(
@@ -260,23 +260,23 @@ def _nearest(size: int, side: int) -> Array:
     step = 1 / side
     bounds = (step + step * np.arange(np.ceil((1 - step) / step))).astype(np.float32)
     at = np.arange(size, dtype=np.float32) / np.float32(size)
-    found: Array = np.searchsorted(bounds, at, side="right")
-    return found
+    nearest: Array = np.searchsorted(bounds, at, side="right")
+    return nearest
 
 
 def _between(at: Array, size: int, side: int, taps: str) -> tuple[Array, Array]:
     """Return the table positions around each position on an axis, and their weights."""
     if taps:
-        place = (at.astype(np.float32) + np.float32(0.5)) * np.float32(side) / np.float32(size)
-        place -= np.float32(0.5)
+        position = (at.astype(np.float32) + np.float32(0.5)) * np.float32(side) / np.float32(size)
+        position -= np.float32(0.5)
     else:
-        place = at.astype(np.float32) * np.float32(side - 1) / np.float32(max(size - 1, 1))
-    first = np.floor(place)
+        position = at.astype(np.float32) * np.float32(side - 1) / np.float32(max(size - 1, 1))
+    first = np.floor(position)
     around = np.arange(-1, 3) if taps == "bicubic" else np.arange(2)
-    found = np.clip(first.astype(np.int64)[:, None] + around, 0, side - 1)
-    far = np.abs(place[:, None] - first[:, None] - around)
+    positions = np.clip(first.astype(np.int64)[:, None] + around, 0, side - 1)
+    far = np.abs(position[:, None] - first[:, None] - around)
     near = _cubic(far) if taps == "bicubic" else np.clip(1 - far, 0, None)
-    return found, near.astype(np.float32)
+    return positions, near.astype(np.float32)
 
 
 def _antialiased(size: int, side: int) -> Array:

@@ -32,9 +32,9 @@ _AUDIO = {"input_features", "feature_attention_mask"}
 class PreparedVideo(dict[str, Any]):
     """Encoder inputs of a video that a session has prepared, by name."""
 
-    def __init__(self, made: Prepared) -> None:
-        super().__init__(made)
-        self._names = frozenset(made)
+    def __init__(self, prepared: Prepared) -> None:
+        super().__init__(prepared)
+        self._names = frozenset(prepared)
 
     @property
     def is_whole(self) -> bool:
@@ -61,7 +61,10 @@ def of_processor(given: Mapping[str, Any], images: ImageEncoder) -> Prepared:
             f"What was prepared of the video has {', '.join(sorted(audio))}, its audio; expected its frames alone. "
             "Process it with use_audio_in_video=False."
         )
-    given = {name: to_numpy(one) if hasattr(one, "detach") else one for name, one in given.items()}
+    given = {
+        name: to_numpy(array) if hasattr(array, "detach") else array
+        for name, array in given.items()
+    }
     pixels = np.asarray(given[FRAMES if FRAMES in given else "pixel_values"])
     known = {name: np.asarray(given[name]) for name in (TIMES, DURATION) if name in given}
     prepared: Prepared = images.video_arrays(pixels, given, known)
@@ -87,8 +90,8 @@ def rows_of(prepared: Prepared, images: ImageEncoder, config: Mapping[str, Any])
 
 def check_times(given: Mapping[str, Any]) -> np.ndarray[Any, Any]:
     """Return the timestamps of a video after a check that there is one per step."""
-    steps, found = _count(given), given.get(TIMES)
-    times = np.asarray([] if found is None else found, np.float64).reshape(-1)
+    steps, timestamps = _count(given), given.get(TIMES)
+    times = np.asarray([] if timestamps is None else timestamps, np.float64).reshape(-1)
     if len(times) != steps:
         raise GenerationError(
             f"The video has {steps} steps of time, and {len(times)} times of them ({TIMES!r}); expected one for each, "
@@ -112,12 +115,12 @@ def steps_of(prepared: Prepared) -> list[Prepared]:
         return [{FRAMES: patches, KEPT: kept, **alike} for patches, kept in parts]
     if GRID not in prepared:
         own = "pixel_values", TIMES, DURATION
-        alike = {name: one for name, one in prepared.items() if name not in own}
+        alike = {name: array for name, array in prepared.items() if name not in own}
         return [{"pixel_values": one[None], **alike} for one in prepared["pixel_values"]]
     steps, height, width = (int(one) for one in prepared[GRID].reshape(3))
     grid = np.array([[1, height, width]], np.int64)
     patches = np.split(np.asarray(prepared["pixel_values"]), steps)
-    return [{"pixel_values": one, GRID: grid} for one in patches]
+    return [{"pixel_values": patch, GRID: grid} for patch in patches]
 
 
 def required(tokenizer: Tokenizer | None) -> Tokenizer:
@@ -171,9 +174,9 @@ class Stamps:
         first = self._first.format(frames=_in_words(most), duration=timedelta(seconds=seconds))
         steps = (
             self._step.format(
-                float(one), number=place + 1, second=int(one), clock=f"{int(one // 60):02d}:{int(one % 60):02d}"
+                float(time), number=place + 1, second=int(time), clock=f"{int(time // 60):02d}:{int(time % 60):02d}"
             )
-            for place, one in enumerate(times)
+            for place, time in enumerate(times)
         )  # fmt: skip
         return str(number).join(self._around) + first + self._between.join(steps) + self._last
 
@@ -194,8 +197,8 @@ class Stamps:
         return whole
 
     def _texts(self, videos: Sequence[Prepared]) -> list[str]:
-        most = max(len(one[TIMES]) for one in videos)
-        return [self.text(one, number, most) for number, one in enumerate(videos)]
+        most = max(len(video[TIMES]) for video in videos)
+        return [self.text(video, number, most) for number, video in enumerate(videos)]
 
 
 def _in_words(number: int) -> str:

@@ -50,16 +50,16 @@ class PassThroughEncoder(Reader):
 
     def _encode(self, digest: bytes, prepared: Mapping[str, Array]) -> RawImage:
         inputs = self.program.inputs
-        wanted = {name: one.shape for name, one in inputs.items() if name.endswith(PIXELS)}
-        found = {name: np.asarray(prepared[name], np.float32) for name in wanted}
+        wanted = {name: array.shape for name, array in inputs.items() if name.endswith(PIXELS)}
+        arrays = {name: np.asarray(prepared[name], np.float32) for name in wanted}
         for name, shape in wanted.items():
-            if found[name].shape != shape:
+            if arrays[name].shape != shape:
                 raise MediaError(
-                    f"An image was prepared as {name} {found[name].shape}; expected {shape}, which the package's one "
+                    f"An image was prepared as {name} {arrays[name].shape}; expected {shape}, which the package's one "
                     "program reads. Build it without --single-program, or process the image otherwise."
                 )
         grid = self.layout.grid(1, prepared, self._config)
-        return RawImage(digest=digest, features=found, grid=grid, count=self.size)
+        return RawImage(digest=digest, features=arrays, grid=grid, count=self.size)
 
 
 class Vision(Reader):
@@ -145,7 +145,7 @@ class Vision(Reader):
         self, digest: bytes, tiles: Sequence[Mapping[str, Array]], prepared: Mapping[str, Array]
     ) -> Encoded:
         """Return an image from the features of its tiles, one after another; arguments as for `arranged`."""
-        features = {name: np.concatenate([one[name] for one in tiles]) for name in tiles[0]}
+        features = {name: np.concatenate([tile[name] for tile in tiles]) for name in tiles[0]}
         grid = self.layout.grid(len(tiles), prepared, self.config)
         return Encoded(digest=digest, features=features, grid=grid)
 
@@ -165,8 +165,10 @@ class Vision(Reader):
     def _look_at_frames(self, digest: bytes, pixels: Array) -> Encoded:
         """Return the features of video frames, (1, frames, channels, height, width), encoded one by one."""
         frames = np.ascontiguousarray(pixels[0], np.float32)
-        found = [self._run({PIXELS: one[None]}, self._frames) for one in frames]
-        features = {name: np.concatenate([one[name] for one in found]) for name in found[0]}
+        outputs = [self._run({PIXELS: frame[None]}, self._frames) for frame in frames]
+        features = {
+            name: np.concatenate([output[name] for output in outputs]) for name in outputs[0]
+        }
         grid = len(frames), len(frames), 1
         return Encoded(digest=digest, features=features, grid=grid, of_video=True)
 
@@ -177,24 +179,24 @@ class Vision(Reader):
         check_merge(prepared.get(VIDEO_MERGE), geometry)
         arguments = geometry.describe(tuple(int(size) for size in prepared[VIDEO_GRID].reshape(3)))
         pixels = np.ascontiguousarray(prepared[FRAMES], np.float32)
-        found = self._run({PIXELS: pixels, **arguments}, self._frames)
+        outputs = self._run({PIXELS: pixels, **arguments}, self._frames)
         kept = np.asarray(prepared[KEPT], bool)
-        features = {name: one[kept] for name, one in found.items()}
+        features = {name: output[kept] for name, output in outputs.items()}
         return Encoded(digest=digest, features=features, of_video=True)
 
 
-def check_merge(found: Array | None, geometry: PatchGeometry) -> None:
+def check_merge(merge: Array | None, geometry: PatchGeometry) -> None:
     """Check that a processor merged patches as the program does.
 
     Args:
-        found: Patches on a side of a merged square, of each image; None if the processor does not return them.
+        merge: Patches on a side of a merged square, of each image; None if the processor does not return them.
         geometry: Geometry of the program's patches.
 
     Raises:
         MediaError: If the merge sizes differ.
     """
-    if found is not None and (found != geometry.merge).any():
+    if merge is not None and (merge != geometry.merge).any():
         raise MediaError(
-            f"Cannot read an image whose patches are merged by {found.reshape(-1).tolist()}; expected "
+            f"Cannot read an image whose patches are merged by {merge.reshape(-1).tolist()}; expected "
             f"{geometry.merge}, for which this package was built. Set `merge_size` in the processor's JSON."
         )

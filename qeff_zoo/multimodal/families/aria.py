@@ -38,7 +38,7 @@ class Aria(SizedImages):
 
         vision = model.config.vision_config
         patches = (vision.image_size // vision.patch_size) ** 2
-        module = next(one for one in model.modules() if hasattr(one, _ROWS_OF))
+        module = next(submodule for submodule in model.modules() if hasattr(submodule, _ROWS_OF))
         rows = getattr(module, _ROWS_OF)[patches]
         return mock.patch.object(module, _ROWS_OF, {_AnyNumber(): rows})
 
@@ -51,7 +51,7 @@ class Aria(SizedImages):
                 f"An image was padded to {tile.shape[2]} x {tile.shape[1]} pixels; expected {side} x {side}, for "
                 "which this package was built. Set that size in the processor's JSON."
             )
-        height, width = (-(-one // patch) * patch for one in (height, width))
+        height, width = (-(-length // patch) * patch for length in (height, width))
         return tile[:, :height, :width]
 
     def padded(self, size: tuple[int, int], most: int) -> tuple[int, int]:

@@ -50,7 +50,7 @@ class AudioStream(AudioWindows):
 
     def samples(self, shape: Sequence[int]) -> Iterator[dict[str, Any]]:
         """See `AudioEncoder`."""
-        for found in super().samples(shape):
-            features = found[self.features].transpose(1, 0, 2)
+        for sample in super().samples(shape):
+            features = sample[self.features].transpose(1, 0, 2)
             joined = features.reshape(1, features.shape[0], -1)
-            yield {self.features: joined, self.mask: found[self.mask].reshape(1, -1)}
+            yield {self.features: joined, self.mask: sample[self.mask].reshape(1, -1)}

@@ -71,11 +71,11 @@ class AudioWindows(AudioEncoder):
         parts = [whole] if self.joined else np.split(whole, windows)
         logs = np.concatenate([features.compute(part) for part in parts])
         logs = logs.reshape(windows, frames, -1).transpose(0, 2, 1)
-        found = {features.name: np.ascontiguousarray(logs, np.float32)}
+        arrays = {features.name: np.ascontiguousarray(logs, np.float32)}
         if self.mask:
             real = np.arange(windows * frames) * features.step < len(samples)
-            found[self.mask] = real.reshape(windows, frames).astype(np.int64)
-        return found
+            arrays[self.mask] = real.reshape(windows, frames).astype(np.int64)
+        return arrays
 
     def samples(self, shape: Sequence[int]) -> Iterator[dict[str, Any]]:
         """See `AudioEncoder`."""
@@ -85,10 +85,10 @@ class AudioWindows(AudioEncoder):
         longest = self.windows or max(_LENGTHS)
         for length in cycle(_LENGTHS):
             windows = math.ceil(min(length, longest))
-            found: dict[str, Any] = {
+            inputs: dict[str, Any] = {
                 self.features: random.standard_normal((windows, bins, frames), np.float32)
             }
             if self.mask:
                 real = np.arange(windows * frames) < int(min(length, longest) * frames)
-                found[self.mask] = real.reshape(windows, frames).astype(np.int64)
-            yield found
+                inputs[self.mask] = real.reshape(windows, frames).astype(np.int64)
+            yield inputs

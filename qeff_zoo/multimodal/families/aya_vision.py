@@ -24,7 +24,7 @@ class AyaVision(Tiles):
 
 def _write(grid: "Grid", rows: int) -> "Written":
     each = rows // grid[0]
-    found: Written = ["<|START_OF_IMG|>"]
+    tokens: Written = ["<|START_OF_IMG|>"]
     for number in range(1, grid[0]):
-        found += [f"TILE_{number}", each]
-    return [*found, "TILE_GLOBAL", each, "<|END_OF_IMG|>"]
+        tokens += [f"TILE_{number}", each]
+    return [*tokens, "TILE_GLOBAL", each, "<|END_OF_IMG|>"]

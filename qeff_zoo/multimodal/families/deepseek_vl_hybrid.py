@@ -36,6 +36,6 @@ class DeepSeekVlHybrid(Images):
         """See `Images`."""
         import numpy as np
 
-        found = super().sample(vision, size, random)
+        inputs = super().sample(vision, size, random)
         shape = vision.program.inputs[_PIXELS].shape
-        return {**found, _PIXELS: random.standard_normal(shape, np.float32)}
+        return {**inputs, _PIXELS: random.standard_normal(shape, np.float32)}

@@ -49,9 +49,9 @@ class Fuyu(Images):
 
         from qeff_zoo.runtime.decoding.multimodal_spans import Encoded
 
-        found = vision.run({self.pixels: np.asarray(prepared[self.pixels], np.float32)})
+        outputs = vision.run({self.pixels: np.asarray(prepared[self.pixels], np.float32)})
         grid = self.prompt_layout.grid(1, prepared, vision.config)
-        return Encoded(digest=digest, features=found, grid=grid)
+        return Encoded(digest=digest, features=outputs, grid=grid)
 
     def rows_of(self, vision: "Vision", inputs: "Mapping[str, Array]") -> int | None:
         """See `Images`."""
@@ -66,7 +66,9 @@ class Fuyu(Images):
         """See `Images`."""
         import numpy as np
 
-        values = [one for one in vision.program.inputs[self.pixels].shape if isinstance(one, int)]
+        values = [
+            length for length in vision.program.inputs[self.pixels].shape if isinstance(length, int)
+        ]
         pixels = random.standard_normal((math.prod(size), *values), np.float32)
         return {"grids": np.array([size]), self.pixels: pixels}
 

@@ -54,8 +54,8 @@ class Gemma4(PatchGrid):
         """See `Images`."""
         import numpy as np
 
-        found = super().sample(vision, size, random)
-        height, width = (one * vision.geometry.merge for one in size)
+        inputs = super().sample(vision, size, random)
+        height, width = (side * vision.geometry.merge for side in size)
         rows, columns = np.indices((height, width)).reshape(2, -1)
-        places = np.stack([columns, rows], 1)[None]
-        return {**found, self.positions: places, self.pixels: found[self.pixels][None]}
+        positions = np.stack([columns, rows], 1)[None]
+        return {**inputs, self.positions: positions, self.pixels: inputs[self.pixels][None]}

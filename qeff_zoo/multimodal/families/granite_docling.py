@@ -65,12 +65,12 @@ class GraniteDocling(Idefics3):
 def _write(grid: "Grid", rows: int) -> "Written":
     """Return the tokens of Idefics 3; an image without tiles has the name of a tile, not of the whole image."""
     each = rows // grid[0]
-    found: Written = []
+    tokens: Written = []
     for row in range(max(grid[1], 1)):
         for column in range(max(grid[2], 1)):
-            found += ["<fake_token_around_image>", f"<row_{row + 1}_col_{column + 1}>", each]
-        found.append("\n")
+            tokens += ["<fake_token_around_image>", f"<row_{row + 1}_col_{column + 1}>", each]
+        tokens.append("\n")
     if grid[0] > 1:
         whole: Written = ["<fake_token_around_image>", "<global-img>", each]
-        found[-1:] = ["\n\n", *whole, "<fake_token_around_image>"]
-    return found
+        tokens[-1:] = ["\n\n", *whole, "<fake_token_around_image>"]
+    return tokens

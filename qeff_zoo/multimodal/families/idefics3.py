@@ -36,10 +36,10 @@ def grid_of(tiles: int, prepared: "Mapping[str, Array]", config: Any) -> "Grid":
 
 def _write(grid: "Grid", rows: int) -> "Written":
     each = rows // grid[0]
-    found: Written = []
+    tokens: Written = []
     for row in range(grid[1]):
         for column in range(grid[2]):
-            found += ["<fake_token_around_image>", f"<row_{row + 1}_col_{column + 1}>", each]
-        found.append("\n")
-    found[-1:] = ["\n\n"] if found else []
-    return [*found, "<fake_token_around_image>", "<global-img>", each, "<fake_token_around_image>"]
+            tokens += ["<fake_token_around_image>", f"<row_{row + 1}_col_{column + 1}>", each]
+        tokens.append("\n")
+    tokens[-1:] = ["\n\n"] if tokens else []
+    return [*tokens, "<fake_token_around_image>", "<global-img>", each, "<fake_token_around_image>"]

@@ -53,21 +53,23 @@ class Lfm2Vl(PatchGrid):
         """See `Images`: tile by tile, of patches (tiles, patches, values)."""
         import numpy as np
 
-        found, pixels = [], np.asarray(prepared[self.pixels], np.float32)
+        features, pixels = [], np.asarray(prepared[self.pixels], np.float32)
         shapes = prepared[_SHAPES].reshape(-1, 2).tolist()
         for tile, (height, width) in zip(pixels, shapes, strict=True):
             grid = 1, height, width
             patches = vision.geometry.ordered(tile[: height * width], grid)
-            found.append(vision.run({self.pixels: patches, **vision.geometry.describe(grid)}))
-        return vision.joined(digest, found, prepared)
+            features.append(vision.run({self.pixels: patches, **vision.geometry.describe(grid)}))
+        return vision.joined(digest, features, prepared)
 
     def sample(self, vision: Any, size: tuple[int, int], random: Any) -> "dict[str, Array]":
         """See `Images`: one tile, padded."""
         import numpy as np
 
         merge = vision.geometry.merge
-        height, width = (one * merge for one in size)
-        values = [one for one in vision.program.inputs[self.pixels].shape if isinstance(one, int)]
+        height, width = (side * merge for side in size)
+        values = [
+            length for length in vision.program.inputs[self.pixels].shape if isinstance(length, int)
+        ]
         room = _PADDED * merge**2
         return {
             _SHAPES: np.array([[height, width]]),
@@ -96,10 +98,10 @@ def _grid(tiles: int, prepared: "Mapping[str, Array]", config: Any) -> "Grid":
 def _write(grid: "Grid", rows: int) -> "Written":
     each, tall, wide = grid
     whole = rows - each * tall * wide
-    found: Written = []
+    tokens: Written = []
     for row in range(tall):
         for column in range(wide):
-            found += [f"<|img_row_{row + 1}_col_{column + 1}|>", each]
+            tokens += [f"<|img_row_{row + 1}_col_{column + 1}|>", each]
     if whole:
-        found += ["<|img_thumbnail|>", whole]
-    return ["<|image_start|>", *(found if tall * wide > 1 else [rows]), "<|image_end|>"]
+        tokens += ["<|img_thumbnail|>", whole]
+    return ["<|image_start|>", *(tokens if tall * wide > 1 else [rows]), "<|image_end|>"]

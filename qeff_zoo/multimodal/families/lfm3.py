@@ -24,7 +24,7 @@ class Lfm3Vl(PatchGrid):
         from qeff_zoo.multimodal.tracing.forward_patches import swapped
         from qeff_zoo.multimodal.tracing.patch_tracing import Patches
 
-        layers = [one for one in model.modules() if hasattr(one, _CONVOLUTION)]
+        layers = [module for module in model.modules() if hasattr(module, _CONVOLUTION)]
         size = model.config.vision_config.conv_kernel_size
 
         class Surrounded(Patches):
@@ -32,29 +32,29 @@ class Lfm3Vl(PatchGrid):
                 inputs = dict(zip(names, given, strict=True))
                 around = _around(inputs["position_ids"], inputs["cu_seqlens"], geometry.merge, size)
                 convolve = partial(_convolve, around=around)
-                with swapped(*((one, "forward", partial(convolve, one)) for one in layers)):
+                with swapped(*((layer, "forward", partial(convolve, layer)) for layer in layers)):
                     return super().forward(given)
 
         return Surrounded(model, names[1:], geometry, 0)
 
 
-def _around(places: Any, ends: Any, merge: int, size: int) -> list[tuple[Any, Any]]:
+def _around(positions: Any, ends: Any, merge: int, size: int) -> list[tuple[Any, Any]]:
     """Return of each patch its neighbors, in the order of a convolution's weights, and whether each is in the image.
 
     Args:
-        places: (patches, 2), row and column of each, square by square of those that are merged.
+        positions: (patches, 2), row and column of each, square by square of those that are merged.
         ends: (segments + 1,), where frames begin and end among the patches.
         merge: Patches on a side of a square.
         size: Rows and columns of the convolution.
     """
     import torch
 
-    count = places.shape[0]
+    count = positions.shape[0]
     segment = (torch.arange(count)[:, None] >= ends[None, 1:]).sum(1)
     begun = ends[segment.clamp(max=ends.shape[0] - 1)]
-    rows, columns = places.unbind(1)
+    rows, columns = positions.unbind(1)
     height, width = rows.max() + 1, columns.max() + 1
-    found = []
+    neighbors = []
     for down in range(-(size // 2), size // 2 + 1):
         for right in range(-(size // 2), size // 2 + 1):
             row, column = rows + down, columns + right
@@ -62,8 +62,8 @@ def _around(places: Any, ends: Any, merge: int, size: int) -> list[tuple[Any, An
             row, column = row.clamp(min=0), column.clamp(min=0)
             square = (row // merge) * (width // merge) + column // merge
             index = begun + square * merge**2 + (row % merge) * merge + column % merge
-            found.append((index.clamp(max=count - 1), inside[:, None]))
-    return found
+            neighbors.append((index.clamp(max=count - 1), inside[:, None]))
+    return neighbors
 
 
 def _convolve(layer: Any, hidden_states: Any, around: list[tuple[Any, Any]], **_: Any) -> Any:

@@ -34,8 +34,8 @@ def _grid(tiles: int, prepared: "Mapping[str, Array]", config: Any) -> "Grid":
 def _write(grid: "Grid", rows: int) -> "Written":
     tiles, tall, wide = grid
     each = rows // tiles
-    found: Written = ["<|image_start|>"]
+    tokens: Written = ["<|image_start|>"]
     for _ in range(tall if tiles > 1 else 0):
-        found += [each, "<|tile_x_separator|>"] * wide
-        found[-1] = "<|tile_y_separator|>"
-    return [*found, "<|image|>", each, "<|image_end|>"]
+        tokens += [each, "<|tile_x_separator|>"] * wide
+        tokens[-1] = "<|tile_y_separator|>"
+    return [*tokens, "<|image|>", each, "<|image_end|>"]

@@ -55,16 +55,16 @@ class MiniCpm(PatchGrid):
 
         from qeff_zoo.runtime.caches.image_prompt_templates import OF_VIDEO
 
-        pixels, found, begun = np.asarray(prepared[self.pixels], np.float32), [], 0
+        pixels, features, begun = np.asarray(prepared[self.pixels], np.float32), [], 0
         side = pixels.shape[2]
         every = pixels[0].reshape(len(pixels[0]), side, -1, side).transpose(2, 0, 1, 3)
         for height, width in prepared[_SIZES].reshape(-1, 2).tolist():
             grid = 1, height, width
             patches = vision.geometry.ordered(every[begun : begun + height * width], grid)
-            found.append(vision.run({self.pixels: patches, **vision.geometry.describe(grid)}))
+            features.append(vision.run({self.pixels: patches, **vision.geometry.describe(grid)}))
             begun += height * width
         numbered = OF_VIDEO not in prepared  # frames have no numbers
-        return replace(vision.joined(digest, found, prepared), numbered=numbered)
+        return replace(vision.joined(digest, features, prepared), numbered=numbered)
 
     def video_arrays(
         self, pixels: "Array", given: Mapping[str, Any], known: "Mapping[str, Array]"
@@ -103,7 +103,7 @@ class MiniCpm(PatchGrid):
         """See `Images`: one tile."""
         import numpy as np
 
-        height, width = (one * vision.geometry.merge for one in size)
+        height, width = (length * vision.geometry.merge for length in size)
         _, channels, side, _ = vision.program.inputs[self.pixels].shape
         pixels = random.standard_normal((1, channels, side, height * width * side), np.float32)
         return {_SIZES: np.array([[height, width]]), self.pixels: pixels}
@@ -136,9 +136,9 @@ def _grid(_: int, prepared: "Mapping[str, Array]", config: Any) -> "Grid":
 
 def _write(grid: "Grid", rows: int) -> "Written":
     first, tall, wide = grid
-    found: Written = ["image_start_token", first, "image_end_token"]
+    tokens: Written = ["image_start_token", first, "image_end_token"]
     for row in range(tall):
-        found += ["\n"] * (row > 0)
+        tokens += ["\n"] * (row > 0)
         each = (rows - first) // (tall * wide)
-        found += ["slice_start_token", each, "slice_end_token"] * wide
-    return found
+        tokens += ["slice_start_token", each, "slice_end_token"] * wide
+    return tokens

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 #: Array of the processor with the share of each patch that is no padding.
 _MASKS = "image_masks"
-#: Array of the processor in the checkpoints' code, with the place in the prompt of each square of patches; negative for
-#: a square without one.
+#: Array of the processor in the checkpoints' code, with the position in the prompt of each square of patches; negative
+#: for a square without one.
 _PLACES = "image_input_idx"
 #: Patches on each side of a square.
 _POOL = 2, 2
@@ -55,9 +55,9 @@ class Molmo(Molmo2):
         """See `Images`."""
         import numpy as np
 
-        made = super().sample(vision, size, random)
-        shares = random.integers(-1, 2, made[self.pixels].shape[:2])
-        return {**made, _MASKS: shares.astype(np.float32)}
+        inputs = super().sample(vision, size, random)
+        shares = random.integers(-1, 2, inputs[self.pixels].shape[:2])
+        return {**inputs, _MASKS: shares.astype(np.float32)}
 
     def arranged(self, prepared: "Mapping[str, Array]") -> "Mapping[str, Array]":
         """Return the arrays of an image with the patches of each image token, in the order of the prompt.
@@ -70,24 +70,24 @@ class Molmo(Molmo2):
         """
         import numpy as np
 
-        from qeff_zoo.media.crops import squares_of
+        from qeff_zoo.media.families.molmo import squares_of
 
         if _PLACES not in prepared:
             return prepared
-        pixels, places = prepared["pixel_values"], prepared[_PLACES]
+        pixels, indices = prepared["pixel_values"], prepared[_PLACES]
         pixels = pixels.reshape(-1, *pixels.shape[-2:])
         count, within = pixels.shape[:2]
         side = math.isqrt(within)
         squares, (rows, columns) = squares_of(np.arange(within).reshape(side, -1), _POOL)
-        known = places[places >= 0]
-        if places.size != count * len(squares) or len(known) > len(np.unique(known)):
+        known = indices[indices >= 0]
+        if indices.size != count * len(squares) or len(known) > len(np.unique(known)):
             raise MediaError(
-                f"An image was prepared, and {_PLACES} is {places.shape} with {len(known)} places; expected "
+                f"An image was prepared, and {_PLACES} is {indices.shape} with {len(known)} places; expected "
                 f"({count}, {len(squares)}) with places that differ: the model's own processor puts several images "
                 "at the same tokens. Call it with one image."
             )
         every = squares + within * np.arange(count)[:, None, None]
-        pooled = every.reshape(places.size, -1)[places.reshape(-1) >= 0][np.argsort(known)]
+        pooled = every.reshape(indices.size, -1)[indices.reshape(-1) >= 0][np.argsort(known)]
         canvas = np.sort(known)[rows * columns :]
         ends = np.flatnonzero(np.diff(canvas, append=-1) != 1)  # of each row
         grid = [rows, columns, len(ends), len(canvas) // len(ends)]

@@ -79,10 +79,12 @@ class Molmo2(Images):
         from qeff_zoo.runtime.decoding.multimodal_spans import Encoded
 
         numbers = {name: prepared[name] for name in (self.pixels, *self.of_patches)}
-        numbers = {name: np.ascontiguousarray(one, np.float32) for name, one in numbers.items()}
-        found = vision.run({**numbers, POOLING: prepared[POOLING].astype(np.int64)})
+        numbers = {
+            name: np.ascontiguousarray(number, np.float32) for name, number in numbers.items()
+        }
+        outputs = vision.run({**numbers, POOLING: prepared[POOLING].astype(np.int64)})
         grid = self.prompt_layout.grid(len(prepared[self.pixels]), prepared, vision.config)
-        return Encoded(digest=digest, features=found, grid=grid)
+        return Encoded(digest=digest, features=outputs, grid=grid)
 
     def rows_of(self, vision: "Vision", inputs: "Mapping[str, Array]") -> int | None:
         """See `Images`."""
@@ -121,9 +123,11 @@ class Molmo2(Images):
         """See `Images`: the whole image and one crop."""
         import numpy as np
 
-        from qeff_zoo.media.crops import squares_of
+        from qeff_zoo.media.families.molmo import squares_of
 
-        values = [one for one in vision.program.inputs[self.pixels].shape if isinstance(one, int)]
+        values = [
+            length for length in vision.program.inputs[self.pixels].shape if isinstance(length, int)
+        ]
         side = math.isqrt(values[0])
         squares, grid = squares_of(np.arange(side**2).reshape(side, side), (2, 2))
         second = np.where(squares < 0, -1, squares + side**2)
@@ -137,11 +141,11 @@ class Molmo2(Images):
         """See `Images`: patches are counted over the crops of all images."""
         import torch
 
-        found, before = [], 0
+        pooling, before = [], 0
         for part, crops in zip(arrays[POOLING], arrays[self.pixels], strict=True):
-            found.append(torch.where(part < 0, part, part + before))
+            pooling.append(torch.where(part < 0, part, part + before))
             before += crops.shape[0] * crops.shape[1]
-        return {**arrays, POOLING: found}
+        return {**arrays, POOLING: pooling}
 
 
 def grid_of(_: int, prepared: "Mapping[str, Array]", config: Any) -> "Grid":

@@ -56,16 +56,16 @@ def _arrange(tiles: "Sequence[Array]", prepared: "Mapping[str, Array]", config: 
 
     count = len(config[_AROUND])
     around, each = tiles[0][-count:], [tile[:-count] for tile in tiles]
-    found: list[Array] = []
+    rows: list[Array] = []
     for at, number in enumerate(_between(processed_grid(len(tiles), prepared, config))):
-        found += [around[number : number + 1], *each[at : at + 1]]
-    return np.concatenate(found)
+        rows += [around[number : number + 1], *each[at : at + 1]]
+    return np.concatenate(rows)
 
 
 def _write(grid: "Grid", rows: int) -> "Written":
     between = _between(grid)
     each = (rows - len(between)) // grid[0]
-    found: Written = []
+    tokens: Written = []
     for at, number in enumerate(between):
-        found += [f"{_AROUND}.{number}", *[each][: at < grid[0]]]
-    return found
+        tokens += [f"{_AROUND}.{number}", *[each][: at < grid[0]]]
+    return tokens

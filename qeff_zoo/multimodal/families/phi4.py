@@ -62,7 +62,7 @@ class Phi4(Images):
         import numpy as np
 
         names = self.pixels, self.mask
-        sides, patches = (vision.program.inputs[one].shape[1:] for one in names)
+        sides, patches = (vision.program.inputs[name].shape[1:] for name in names)
         return {
             self.pixels: random.standard_normal((1, 2, *sides), np.float32),
             "image_sizes": np.array([sides[1:]]),

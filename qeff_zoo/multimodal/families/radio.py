@@ -68,21 +68,21 @@ class Radio(PatchGrid):
                 patches, vision = arguments["pixel_values"], self.model.vision_model
                 embed = vision.embeddings
                 indices, weights = (arguments[name] for name in _PLACES)
-                places = (embed.position_embedding[0][indices] * weights[..., None]).sum(1)
+                embeddings = (embed.position_embedding[0][indices] * weights[..., None]).sum(1)
                 side = vision.config.patch_size
                 image = patches[:1].reshape(1, vision.config.num_channels, side, side)
                 swaps = (
                     (embed, "_image_to_patches", lambda _: patches[None]),
-                    (embed, "_interpolate_position_embedding", lambda *_: places[None]),
+                    (embed, "_interpolate_position_embedding", lambda *_: embeddings[None]),
                     (self.model, "pixel_shuffle", _joined),
                 )
                 tokens, ends = vision.config.num_summary_tokens, arguments["cu_seqlens"]
                 ends = torch.cat([ends[:1], ends[1:] + tokens])
                 mask = apart(patches.shape[0] + tokens, ends)
                 with Concrete(), swapped(*swaps):
-                    found = vision(image, attention_mask=mask).features
+                    features = vision(image, attention_mask=mask).features
                     rows = self.model.project_vision_features(
-                        found, patches.shape[0] // geometry.merge, geometry.merge
+                        features, patches.shape[0] // geometry.merge, geometry.merge
                     )
                 return (rows_of(rows),)
 
@@ -114,8 +114,10 @@ class Radio(PatchGrid):
         """As of `Images`."""
         import numpy as np
 
-        height, width = (one * vision.geometry.merge for one in size)
-        values = [one for one in vision.program.inputs[self.pixels].shape if isinstance(one, int)]
+        height, width = (side * vision.geometry.merge for side in size)
+        values = [
+            length for length in vision.program.inputs[self.pixels].shape if isinstance(length, int)
+        ]
         pixels = random.standard_normal((height * width, *values), np.float32)
         return {_GRID: np.array([[height, width]]), self.pixels: pixels}
 

@@ -42,8 +42,8 @@ def _grid(tiles: int, prepared: "Mapping[str, Array]", config: Any) -> "Grid":
 
 def _write(grid: "Grid", rows: int) -> "Written":
     whole, tall, wide = grid
-    found: Written = []
+    tokens: Written = []
     for _ in range(tall):
         part: Written = ["<patch_start>", (rows - whole) // (tall * wide), "<patch_end>"]
-        found += [*part * wide, "<patch_newline>"]
-    return [*found[:-1], "<im_start>", whole, "<im_end>"]
+        tokens += [*part * wide, "<patch_newline>"]
+    return [*tokens[:-1], "<im_start>", whole, "<im_end>"]

@@ -64,8 +64,8 @@ class AudioForward(nn.Module):
         super().__init__()
         self.model, self.token = model, getattr(model.config, audio.token)
         parts = [*model.base_model.encoder.modules()]
-        self.attentions = [one for one in parts if hasattr(one, audio.block)]
-        self.convolutions = [one for one in parts if any(map(_looks_around, one.children()))]
+        self.attentions = [part for part in parts if hasattr(part, audio.block)]
+        self.convolutions = [part for part in parts if any(map(_looks_around, part.children()))]
 
     def forward(self, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Return the feature rows."""
@@ -77,8 +77,8 @@ class AudioForward(nn.Module):
             plain = module.forward
 
             def forward(states: Tensor, **arguments: Any) -> Tensor:
-                found: Tensor = plain(states.reshape(*real.shape, -1), **arguments)
-                return found.reshape(states.shape)
+                output: Tensor = plain(states.reshape(*real.shape, -1), **arguments)
+                return output.reshape(states.shape)
 
             return forward
 
@@ -91,16 +91,16 @@ class AudioForward(nn.Module):
 
         def in_windows(states: Tensor) -> Tensor:
             there = (windows >= 0)[..., None].to(states.dtype)
-            found: Tensor = project(states[0, windows.clamp(min=0)] * there)
-            return found
+            projected: Tensor = project(states[0, windows.clamp(min=0)] * there)
+            return projected
 
         def of_each(query_embeds: Tensor, **arguments: Any) -> Any:
             # Expanded explicitly, since transformers broadcasts one row of queries over all windows.
             return query(query_embeds=query_embeds.expand(windows.shape[0], -1, -1), **arguments)
 
         changes = [
-            *((one, "forward", attend(one)) for one in self.attentions),
-            *((one, "forward", convolve(one)) for one in self.convolutions),
+            *((attention, "forward", attend(attention)) for attention in self.attentions),
+            *((convolution, "forward", convolve(convolution)) for convolution in self.convolutions),
             (projector, "forward", in_windows),
             (projector.qformer, "forward", of_each),
             unread(self.model),

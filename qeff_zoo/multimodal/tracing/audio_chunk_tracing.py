@@ -75,7 +75,7 @@ class AudioForward(nn.Module):
         self.model, self.audio = model, audio
         self.encoder = model.base_model.audio_tower
         self.chunk = getattr(self.encoder.config, audio.chunk)
-        self.attentions = [one for one in self.encoder.modules() if hasattr(one, _CUT)]
+        self.attentions = [module for module in self.encoder.modules() if hasattr(module, _CUT)]
         first, *_ = self.attentions
         self.before, self.behind = first.max_past_horizon, first.max_future_horizon
 
@@ -118,24 +118,24 @@ class AudioForward(nn.Module):
             return (states, real[:, ::_MERGED].flatten()[None]) if there else states
 
         def cut(states: Tensor) -> Tensor:
-            found: Tensor = states.unflatten(1, (chunks, self.chunk))
-            return found
+            pieces: Tensor = states.unflatten(1, (chunks, self.chunk))
+            return pieces
 
         def surrounded(states: Tensor) -> Tensor:
             sides = (*[0, 0] * (states.dim() - 2), self.before, self.behind)
-            found: Tensor = functional.pad(states, sides)[:, around]
-            return found
+            windows: Tensor = functional.pad(states, sides)[:, around]
+            return windows
 
         if hasattr(self.encoder, _HIDDEN):
             hidden = [(self.encoder, _HIDDEN, lambda _: self._unseen(real, around))]
         else:  # its attention masks chunks itself, and its convolutions take no mask
-            parts = [one for one in merged.children() if not isinstance(one, nn.Linear)]
+            parts = [child for child in merged.children() if not isinstance(child, nn.Linear)]
             hidden = [
-                (one, "forward", _within(one, real[:, :: 2**at])) for at, one in enumerate(parts)
+                (part, "forward", _within(part, real[:, :: 2**at])) for at, part in enumerate(parts)
             ]
         return [
-            *((one, _CUT, cut) for one in self.attentions),
-            *((one, _AROUND, surrounded) for one in self.attentions),
+            *((attention, _CUT, cut) for attention in self.attentions),
+            *((attention, _AROUND, surrounded) for attention in self.attentions),
             (merged, "forward", in_chunks),
             *hidden,
         ]
@@ -155,12 +155,12 @@ class AudioForward(nn.Module):
         plain = getattr(base, _ROWS)
 
         def filled(*args: Any, **arguments: Any) -> Any:
-            found = plain(*args, **arguments)
-            masked = getattr(found, _FILLED)
+            output = plain(*args, **arguments)
+            masked = getattr(output, _FILLED)
             counts.append((~masked).sum(1))
-            found.pooler_output = functional.pad(found.pooler_output, (0, 0, 0, most))[:, :most]
-            setattr(found, _FILLED, functional.pad(masked, (0, most), value=True)[:, :most])
-            return found
+            output.pooler_output = functional.pad(output.pooler_output, (0, 0, 0, most))[:, :most]
+            setattr(output, _FILLED, functional.pad(masked, (0, most), value=True)[:, :most])
+            return output
 
         return [(base, _ROWS, filled)]
 
@@ -189,7 +189,7 @@ def tracing(model: Any, audio: Any) -> Tracing:
     """
     module = AudioForward(model, audio).eval()
     merged = module.encoder.subsample_conv_projection
-    *_, last = (one for one in merged.modules() if isinstance(one, nn.Conv2d))
+    *_, last = (submodule for submodule in merged.modules() if isinstance(submodule, nn.Conv2d))
     bins = _MERGED * merged.input_proj_linear.in_features // last.out_channels
     frames = _MERGED * module.chunk
     given = [

@@ -102,8 +102,8 @@ class Window(nn.Module):
         def when(_: Tensor, __: Tensor, rows: int) -> Tensor:
             with _disable_current_modes(), torch._C.DisableTorchFunction():
                 tokens = torch.full((1, windows * rows), self.token)
-                found: Tensor = times(tokens, torch.full((windows,), rows), rows)
-            return found.index_select(0, number)
+                positions: Tensor = times(tokens, torch.full((windows,), rows), rows)
+            return positions.index_select(0, number)
 
         return [(base, self.audio.times, when)]
 
@@ -151,7 +151,7 @@ class Packed(Window):
             "max_seqlen": 1,
         }
         whole = {FEATURES: features, self.audio.mask: torch.ones(mask.shape, dtype=torch.long)}
-        return {**whole, **{f"audio_{name}": one for name, one in known.items()}}, rows
+        return {**whole, **{f"audio_{name}": value for name, value in known.items()}}, rows
 
     def _counts(self, frames: Tensor) -> tuple[Tensor, Tensor]:
         """Return the numbers of encoder states and of feature rows for numbers of frames, by transformers' own rule."""
@@ -178,11 +178,13 @@ def _ends_in(encoder: Any, frames: Tensor, alone: Tensor) -> list[tuple[Any, str
 
     def within(conv: Any, count: Tensor, x: Tensor) -> Tensor:
         behind = torch.arange(x.shape[-1]) >= count
-        found: Tensor = type(conv).forward(conv, torch.where(behind & alone, 0.0, x))
-        return found
+        output: Tensor = type(conv).forward(conv, torch.where(behind & alone, 0.0, x))
+        return output
 
     changes = []
-    for conv in (one for one in encoder.modules() if isinstance(one, nn.Conv1d | nn.Conv2d)):
+    for conv in (
+        module for module in encoder.modules() if isinstance(module, nn.Conv1d | nn.Conv2d)
+    ):
         changes.append((conv, "forward", partial(within, conv, frames)))
         frames = (frames - 1) // conv.stride[-1] + 1
     return changes
@@ -252,7 +254,7 @@ def window_of(model: Any, audio: Any) -> tuple[int, int]:
         return config.num_mel_bins, frames
     frames = next(getattr(config, name) for name in _POSITIONS if hasattr(config, name))
     first, *others = (
-        one for one in model.base_model.audio_tower.modules() if isinstance(one, nn.Conv1d)
+        module for module in model.base_model.audio_tower.modules() if isinstance(module, nn.Conv1d)
     )
     for one in (first, *others):
         frames *= one.stride[0]

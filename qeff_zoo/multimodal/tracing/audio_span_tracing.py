@@ -50,10 +50,12 @@ class AudioForward(nn.Module):
         super().__init__()
         self.projections = projections
         self.model, encoder = model, with_config(model, model.config.audio_config)
-        maker = next(one for one in model.modules() if getattr(one, "encoder", None) is encoder)
+        maker = next(
+            module for module in model.modules() if getattr(module, "encoder", None) is encoder
+        )
         self.parts = [maker, encoder]
-        convolutions = [one for one in encoder.modules() if isinstance(one, nn.Conv2d)]
-        self.merges = [one for one in convolutions if one.stride != (1, 1)]
+        convolutions = [module for module in encoder.modules() if isinstance(module, nn.Conv2d)]
+        self.merges = [convolution for convolution in convolutions if convolution.stride != (1, 1)]
 
     def forward(self, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Return the feature rows of all spans, in each projection."""
@@ -62,24 +64,24 @@ class AudioForward(nn.Module):
         embed, run = encoder.embed, encoder.forward
 
         def in_spans(states: Tensor, _: Any) -> tuple[Tensor, Tensor, None]:
-            found, _ = embed(states, None)
+            embedded, _ = embed(states, None)
             there = (index >= 0)[..., None]
-            masked = torch.where(index == -1, torch.finfo(found.dtype).min, 0.0)
-            picked = found[0][index.clamp(min=0)] * there.to(found.dtype)
-            return picked, masked.to(found.dtype)[:, None], None
+            masked = torch.where(index == -1, torch.finfo(embedded.dtype).min, 0.0)
+            picked = embedded[0][index.clamp(min=0)] * there.to(embedded.dtype)
+            return picked, masked.to(embedded.dtype)[:, None], None
 
         computed = list[Tensor]()
 
         def whole(states: Tensor, _: Any) -> Tensor:
             if not computed:
-                found = run(states, None)
-                computed.append(found.reshape(1, rows, found.shape[2]))
+                output = run(states, None)
+                computed.append(output.reshape(1, rows, output.shape[2]))
             return computed[0]
 
         changes = [
             *(
-                (one, "forward", _within(one, mask[:, :: 2**at]))
-                for at, one in enumerate(self.merges)
+                (merge, "forward", _within(merge, mask[:, :: 2**at]))
+                for at, merge in enumerate(self.merges)
             ),
             (encoder, "forward_embeddings", in_spans),
             (encoder, "forward", whole),
@@ -88,7 +90,7 @@ class AudioForward(nn.Module):
             PutRecorder(),
             torch.full((1, 2), self.model.config.audio_config.audio_token_id),
         )
-        audio, found = features.flatten(0, 1)[None], list[Tensor]()
+        audio, projected = features.flatten(0, 1)[None], list[Tensor]()
         with swapped(*changes), Concrete(), put:
             for projection in self.projections:
                 maker(
@@ -98,8 +100,8 @@ class AudioForward(nn.Module):
                     audio_embed_sizes=[rows],
                     **projection,
                 )
-                found.append(rows_of(put.features))
-        return tuple(found)
+                projected.append(rows_of(put.features))
+        return tuple(projected)
 
 
 def _within(merge: nn.Module, mask: Tensor) -> Callable[[Tensor], Tensor]:

@@ -9,7 +9,7 @@ OUT  cross_key.i, cross_value.i (1, heads, rows, head_dim)      keys and values 
 
 Program `language`: as in `qeff_zoo.export.tracing.decoder_tracing`, with
 IN   cross_key.i, cross_value.i (batch_size | full_batch_size, heads, max_num_images, tiles, rows of a tile, head_dim)
-                                                                states that no call writes: a place for each image;
+                                                                states that no call writes: a row for each image;
                                                                 values are zeros if a text has no image at all
      cross_attention_mask (batch_size, seq_len, max_num_images, tiles) i64    per token 1 for a tile it attends to, 0
                                                                 for the others of its text's images, their padding
@@ -78,10 +78,10 @@ class Read(nn.Module):
 
     def forward(self, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Return keys and values for every cross-attention layer."""
-        decoder, found = language_model(self.model), list[Tensor]()
+        decoder, states = language_model(self.model), list[Tensor]()
 
         def note(*_: Any, **arguments: Any) -> Unread:
-            found.append(arguments[_STATES])
+            states.append(arguments[_STATES])
             return Unread(torch.zeros(1, 1, decoder.config.hidden_size))
 
         with swapped((decoder, "forward", note)), Concrete():
@@ -89,7 +89,7 @@ class Read(nn.Module):
             self.model(input_ids=torch.zeros(1, 1, dtype=torch.long), **arguments)
         cross, query = CrossCache(), torch.zeros(1, 1, decoder.config.hidden_size)
         for _, module in self.cross_attentions:
-            module(query, **{_STATES: found[0]}, past_key_values=cross)
+            module(query, **{_STATES: states[0]}, past_key_values=cross)
         return tuple(value for _, _, value in cross.named())
 
     @property
@@ -106,15 +106,17 @@ class Read(nn.Module):
 def _crossing(model: Any, images: CrossAttentionEncoder) -> list[tuple[int, Any]]:
     """Return the cross-attention layers of the language model, with their numbers."""
     decoder, config = language_model(model), model.config.get_text_config()
-    found = layers.find(decoder, config.num_hidden_layers)
-    assert found is not None
-    return [(index, found[1][index]) for index in sorted(getattr(config, images.layers))]
+    repeated = layers.find(decoder, config.num_hidden_layers)
+    assert repeated is not None
+    return [(index, repeated[1][index]) for index in sorted(getattr(config, images.layers))]
 
 
 def _cross_attention(layer: Any) -> Any:
     """Return the cross-attention module of a layer: the innermost that takes the states of images."""
     arguments = [
-        one for one in layer.modules() if _STATES in inspect.signature(one.forward).parameters
+        module
+        for module in layer.modules()
+        if _STATES in inspect.signature(module.forward).parameters
     ]
     return arguments[-1]
 
@@ -192,7 +194,7 @@ class Step(decoder_tracing.Step):
     ) -> Any:
         """Run transformers' forward with keys and values of images, and the masks of the inputs."""
         (mask,) = more
-        rows = next(state.past[one.name].shape[4] for one in self.states if not one.written)
+        rows = next(state.past[job.name].shape[4] for job in self.states if not job.written)
         arguments = dict(zip((IMAGE_MASK, _WHOLE_ROWS), _masks(mask, rows), strict=True))
         decoder = language_model(self.model)
         forward = decoder.forward
@@ -235,19 +237,19 @@ def tracing(model: Any, images: CrossAttentionEncoder, **variant: Any) -> Tracin
         mask = torch.ones(*position_ids.shape, decoder_tracing.SOURCE, tiles, dtype=torch.long)
         return {IMAGE_MASK: (mask, {0: batch, 1: seq, 2: Dim(MAX_IMAGES, min=2)})}
 
-    made = decoder_tracing.tracing(model, step=Step, probe=probe, more=more, **variant)
+    traced = decoder_tracing.tracing(model, step=Step, probe=probe, more=more, **variant)
     rows = _rows_of(model)
 
     def sized(size: Any, _: int = 0) -> Any:
         return rows if size == _ROWS else size
 
     def then(graph: Any) -> None:
-        if made.then:
-            made.then(graph)
+        if traced.then:
+            traced.then(graph)
         rename(graph.graph.inputs, sized)
 
-    states = [replace(one, axes=tuple(map(sized, one.axes))) for one in made.states]
-    return replace(made, states=states, then=then)
+    states = [replace(state, axes=tuple(map(sized, state.axes))) for state in traced.states]
+    return replace(traced, states=states, then=then)
 
 
 def _probed(model: Any, input_ids: Tensor, position_ids: Tensor, state: RetainedState) -> Any:

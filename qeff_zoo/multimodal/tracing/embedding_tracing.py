@@ -43,7 +43,7 @@ class Step(language_tracing.Step):
         last = hidden if state.narrowed else state.only_needed(hidden)
         if self.normalize:
             last = nn.functional.normalize(last, dim=-1)
-        return (last, *(state.present[one.name] for one in self.states if one.written))
+        return (last, *(state.present[job.name] for job in self.states if job.written))
 
 
 def tracing(
@@ -59,5 +59,5 @@ def tracing(
         **variant: Arguments of `qeff_zoo.export.tracing.decoder_tracing.tracing`.
     """
     step = partial(Step, normalize=normalize)
-    made: Tracing = images.trace_language(model, step=step, **variant)
-    return replace(made, output_names=[EMBEDDING, *made.output_names[1:]])
+    traced: Tracing = images.trace_language(model, step=step, **variant)
+    return replace(traced, output_names=[EMBEDDING, *traced.output_names[1:]])

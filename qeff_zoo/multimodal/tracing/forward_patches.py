@@ -77,8 +77,8 @@ class _Shape(tuple[Any, ...]):
     """Shape with symbolic sizes, whose number of elements is symbolic, too, in contrast to PyTorch's."""
 
     def __getitem__(self, index: Any) -> Any:
-        found = super().__getitem__(index)
-        return _Shape(found) if isinstance(index, slice) else found
+        value = super().__getitem__(index)
+        return _Shape(value) if isinstance(index, slice) else value
 
     def numel(self) -> Any:
         return math.prod(self)
@@ -113,12 +113,12 @@ class FeatureRecorder(TorchFunctionMode):
         if func is Tensor.__setitem__ and _is_of_tokens(args[1], args[0]):
             self.around.append(args[2])
             return None
-        if func is torch.as_tensor and any(isinstance(one, SymInt) for one in tree_leaves(args)):
+        if func is torch.as_tensor and any(isinstance(leaf, SymInt) for leaf in tree_leaves(args)):
             return _Alone()
         if func is Tensor.__getitem__ and _is_of_one(args[1], args[0]):
             return args[0].flatten(0, args[1].dim() - 1)
-        found = func(*args, **(kwargs or {}))
-        return _Shape(found) if func == _SHAPE and _is_open(found) else found
+        result = func(*args, **(kwargs or {}))
+        return _Shape(result) if func == _SHAPE and _is_open(result) else result
 
 
 def _is_of_one(index: Any, values: Tensor) -> bool:

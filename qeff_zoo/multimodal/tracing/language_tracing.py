@@ -235,27 +235,27 @@ def tracing(
     deep = layers_of(media, config)[1:] if media.added else deepstack_layers(media, config)
 
     def more(batch: Any, seq: Any, ctx: Any, position_ids: Tensor) -> dict[str, tuple[Tensor, Any]]:
-        found = {
+        inputs = {
             f"{modality}_index": (torch.full_like(position_ids, -1), {0: batch, 1: seq}),
             f"{modality}_embeds": (features, rows),
             **{f"deepstack.{index}": (features.clone(), rows) for index in range(len(deep))},
         }
         if media.axes > 1:
-            found["rope_positions"] = (
+            inputs["rope_positions"] = (
                 position_ids.expand(media.axes, -1, -1).contiguous(),
                 {1: batch, 2: seq},
             )
         if media.whole:
             types = torch.zeros(len(position_ids), decoder_tracing.CTX, dtype=torch.long)
-            found[f"{TYPES}{media.types}"] = types, {0: batch, 1: ctx}
-        return found
+            inputs[f"{TYPES}{media.types}"] = types, {0: batch, 1: ctx}
+        return inputs
 
     step = partial(step, media=media)
-    made = decoder_tracing.tracing(model, step=step, more=more, probe=_probe, **variant)
+    traced = decoder_tracing.tracing(model, step=step, more=more, probe=_probe, **variant)
     around = getattr(config, media.around) if media.around else ()
     tokens = [*(attrgetter(one.token)(config) for one in every), *around]
     index = f"{modality}_index"
-    return replace(made, then=partial(_finish, then=made.then, index=index, tokens=tokens))
+    return replace(traced, then=partial(_finish, then=traced.then, index=index, tokens=tokens))
 
 
 def _finish(

@@ -29,7 +29,7 @@ class Packed(nn.Module):
 
     def forward(self, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Return the feature rows of patches, (patches, channels, rows, columns), ends and positions."""
-        patches, ends, places = given
+        patches, ends, positions = given
         count, channels, side = patches.shape[:3]
         line = patches.permute(1, 2, 0, 3).reshape(1, channels, side, count * side)
         config, merger = self.model.config, self.model.model.merger
@@ -47,7 +47,7 @@ class Packed(nn.Module):
             output = self.model.get_image_features(
                 pixel_values=line,
                 target_sizes=sizes,
-                position_ids=places[:, 0],
+                position_ids=positions[:, 0],
                 window_index=torch.arange(count),
                 cu_window_seqlens=inner**2 * torch.arange(windows + 1),
                 max_seqlen=1,

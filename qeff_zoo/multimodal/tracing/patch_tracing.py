@@ -168,8 +168,8 @@ class Patches(nn.Module):
                 if hasattr(type(part), _JOINS):
                     changed.enter_context(mock.patch.dict(vars(part), {_JOINS: _twice}))
                 if hasattr(type(part), _RESIZES):
-                    place = partial(_placed, arguments.pop("interp_weights"))
-                    changed.enter_context(mock.patch.dict(vars(part), {_RESIZES: place}))
+                    interpolate = partial(_placed, arguments.pop("interp_weights"))
+                    changed.enter_context(mock.patch.dict(vars(part), {_RESIZES: interpolate}))
             changed.enter_context(Concrete())
             changed.enter_context(_Unpadded(self.arguments))
             if "interp_indices" in arguments:
@@ -252,8 +252,8 @@ def tracing(model: Any, images: PatchEncoder) -> Tracing:
     ends = torch.tensor([0, count // 2, count])
     whole = {"pixel_values": (torch.zeros(count, *values), {0: merged * rows})}
     if images.placed:
-        places = torch.zeros(count, 3 if geometry.frames else 2, dtype=torch.long)
-        whole["position_ids"] = places, {0: merged * rows}
+        positions = torch.zeros(count, 3 if geometry.frames else 2, dtype=torch.long)
+        whole["position_ids"] = positions, {0: merged * rows}
     if not geometry.positions:
         whole["cu_seqlens"] = ends, {0: Dim("segments", min=3, max=_MOST)}
     if geometry.window:

@@ -63,7 +63,7 @@ class Tile(ImageForward):
     def forward(self, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Return the feature rows of (pixels, mask)."""
         pixels, mask = given
-        maker = next(one for one in self.model.modules() if hasattr(one, _TOWER))
+        maker = next(module for module in self.model.modules() if hasattr(module, _TOWER))
         plain = getattr(maker, _TOWER)
 
         def make(*_: Any, **__: Any) -> Tensor:

@@ -64,7 +64,7 @@ class ImageForward(nn.Module):
         (pixels, *more), noted = given, FeatureRecorder()
         arguments = self.images.forward_arguments(pixels, more)
         module = sys.modules[type(self.model).__module__]
-        alone = {name: one for name, one in _ALONE.items() if hasattr(module, name)}
+        alone = {name: value for name, value in _ALONE.items() if hasattr(module, name)}
         with (
             swapped(unread(self.model)),
             mock.patch.dict(vars(module), alone),
@@ -83,21 +83,21 @@ class ImageForward(nn.Module):
 
     def _of_layers(self, arguments: Mapping[str, Any]) -> tuple[Tensor, ...]:
         """Return the feature rows, those of deepstack layers, and the finer variants of all of them."""
-        found: list[Any] = []
+        outputs: list[Any] = []
         changes = []
         if self.finer:
-            part = [one for one in self.model.modules() if _takes(one, self.finer)][-1]
+            part = [module for module in self.model.modules() if _takes(module, self.finer)][-1]
             plain = part.forward
 
             def both(*args: Any, **given: Any) -> Any:
                 rows, added = plain(*args, **{**given, self.finer: True})
-                found.extend([rows, *added])
+                outputs.extend([rows, *added])
                 return plain(*args, **given)
 
             changes.append((part, "forward", both))
         with swapped(*changes):
             output = self.model.get_image_features(**arguments)
-        return tuple(map(rows_of, [output.pooler_output, *output.deepstack_features, *found]))
+        return tuple(map(rows_of, [output.pooler_output, *output.deepstack_features, *outputs]))
 
 
 class Frame(ImageForward):
@@ -129,8 +129,8 @@ class Column(ImageForward):
         self.merge = merge
 
     def forward(self, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Return the feature rows of patches, (patches, channels, rows, columns), places and ends."""
-        patches, places, ends = given
+        """Return the feature rows of patches, (patches, channels, rows, columns), positions and ends."""
+        patches, positions, ends = given
         channels, side = patches.shape[1:3]
         rows = patches.shape[0] // self.merge**2
         squares = patches.reshape(rows, self.merge, self.merge, channels, side, side)
@@ -144,7 +144,7 @@ class Column(ImageForward):
             return attend(embeds, **{**named, "cu_seq_lens_q": ends})
 
         with swapped(
-            (turn, "forward", lambda embeds, _: plain(embeds, places)), (run, "forward", packed)
+            (turn, "forward", lambda embeds, _: plain(embeds, positions)), (run, "forward", packed)
         ):
             return super().forward([column.reshape(1, channels, rows * wide, wide)])
 
@@ -249,8 +249,8 @@ def of_any_size(model: Any, images: ImageEncoder, side: int | None = None) -> Tr
     most = (side or vision.image_size) // unit
     rows, columns = (Dim(name, min=2, max=most) for name in ("rows", "columns"))
     given = {images.pixels: image_of(vision, (2 * unit, 3 * unit))}
-    made = _traced(ImageForward(model, images), given, [{2: unit * rows, 3: unit * columns}])
-    return replace(made, then=_name_sides)
+    traced = _traced(ImageForward(model, images), given, [{2: unit * rows, 3: unit * columns}])
+    return replace(traced, then=_name_sides)
 
 
 def _traced(

@@ -48,9 +48,9 @@ def get_onnx_path_and_setup_customIO(  # noqa: N802 -- QEfficient's name
     """
     from qeff_zoo.qefficient import QEFFAutoModelForCausalLM
 
-    place: dict[str, Any] = {"cache_dir": cache_dir, "token": hf_token}
+    location: dict[str, Any] = {"cache_dir": cache_dir, "token": hf_token}
     model = QEFFAutoModelForCausalLM.from_pretrained(
-        local_model_dir or model_name, continuous_batching=bool(full_batch_size), **place
+        local_model_dir or model_name, continuous_batching=bool(full_batch_size), **location
     )
     return model.export()
 

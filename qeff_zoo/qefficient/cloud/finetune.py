@@ -55,9 +55,9 @@ def _finetune(arguments: argparse.Namespace) -> None:
 
 def _name_as_qefficient(output_dir: Path, epochs: int) -> None:
     """Give the adapter of a run the name of QEfficient's folder after the last epoch, too."""
-    place = output_dir / f"complete_epoch_{epochs}"
-    if (output_dir / _ADAPTER).is_dir() and not place.exists():
-        place.symlink_to(_ADAPTER)
+    folder = output_dir / f"complete_epoch_{epochs}"
+    if (output_dir / _ADAPTER).is_dir() and not folder.exists():
+        folder.symlink_to(_ADAPTER)
 
 
 class TrainConfig(SimpleNamespace):
@@ -81,7 +81,7 @@ def _device() -> str:
 
 def _problems(arguments: argparse.Namespace) -> list[str]:
     """Return what QEfficient takes and is not done here, a sentence each."""
-    found = [
+    problems = [
         f"--{name} was given; expected none: {reason}. Leave it out."
         for name, reason in (
             (
@@ -94,24 +94,24 @@ def _problems(arguments: argparse.Namespace) -> list[str]:
         if getattr(arguments, name)
     ]
     if not arguments.save_model:
-        found.append(
+        problems.append(
             "--save_model is false; expected true: what was trained is written in any case. Leave it out."
         )
     if not arguments.grad_scaler and arguments.use_autocast:
-        found.append(
+        problems.append(
             "--grad_scaler is false; expected true: gradients are scaled wherever float16 needs it. Leave it out."
         )
     if arguments.enable_ddp and "WORLD_SIZE" not in os.environ:
-        found.append(
+        problems.append(
             "--enable_ddp was given to one process; expected several. Begin the command with "
             "`torchrun --nproc-per-node N -m qeff_zoo.qefficient.cloud.finetune`."
         )
     if (arguments.dataset == _CUSTOM) != bool(arguments.custom_dataset_config):
-        found.append(
+        problems.append(
             f"--dataset is {arguments.dataset!r} and --custom_dataset_config {arguments.custom_dataset_config!r}; "
             "expected the file with custom_dataset alone. Give both, or neither."
         )
-    return found
+    return problems
 
 
 def _choices(arguments: argparse.Namespace, device: str) -> dict[str, Any]:

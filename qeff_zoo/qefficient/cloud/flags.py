@@ -188,7 +188,7 @@ def _words(argv: Sequence[str] | str | None, given: Mapping[str, Any]) -> list[s
             continue
         words.append(f"--{name}")
         if isinstance(value, list | tuple):
-            texts = all(isinstance(one, str) for one in value)
+            texts = all(isinstance(item, str) for item in value)
             words.append("|".join(value) if texts else ",".join(map(str, value)))
         elif value is not True:
             words.append(str(value))
@@ -232,18 +232,18 @@ def unknown(parser: argparse.ArgumentParser, words: Sequence[str]) -> dict[str, 
         parser: Parser of the command, which refuses all other flags.
         words: All of them, in their order.
     """
-    found: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     name = ""
     for word in words:
         if word.startswith("--") and len(word) > 2:
             flag, sign, value = word[2:].partition("=")
             name = "" if sign else flag.replace("-", "_")
-            found[flag.replace("-", "_")] = _value(value) if sign else True
+            options[flag.replace("-", "_")] = _value(value) if sign else True
         elif name:
-            found[name], name = _value(word), ""
+            options[name], name = _value(word), ""
         else:
             parser.error(f"unrecognized arguments: {word}")
-    return found
+    return options
 
 
 def _value(text: str) -> Any:

@@ -44,18 +44,18 @@ class Calls:
         self._ctx_len = DecoderSizes.read(program.specializations).ctx_len if program.states else 0
 
     @classmethod
-    def inputs_by_name(cls, found: dict[str, Described]) -> dict[str, Described]:
+    def inputs_by_name(cls, arrays: dict[str, Described]) -> dict[str, Described]:
         """Return the inputs of a call by QEfficient's names.
 
         Args:
-            found: Inputs of the program in the manifest.
+            arrays: Inputs of the program in the manifest.
         """
-        return found
+        return arrays
 
     @classmethod
-    def outputs_by_name(cls, found: dict[str, Described]) -> dict[str, Described]:
-        """Return the outputs of a call by QEfficient's names; `found` as for `inputs_by_name`."""
-        return found
+    def outputs_by_name(cls, arrays: dict[str, Described]) -> dict[str, Described]:
+        """Return the outputs of a call by QEfficient's names; `arrays` as for `inputs_by_name`."""
+        return arrays
 
     def run(self, given: Mapping[str, Array], wanted: Collection[str]) -> dict[str, Array]:
         """Run one call, in as many parts as the program requires.
@@ -87,11 +87,11 @@ class Calls:
             int(place): int(np.flatnonzero(positions[place] != PADDING)[-1]) + 1 for place in used
         }
         starts = {slots[place]: int(positions[place, 0]) for place in widths}
-        places = {slots[place]: place for place in widths}
-        made: dict[str, Array] = {}
+        rows_ = {slots[place]: place for place in widths}
+        joined: dict[str, Array] = {}
         prefill = kept > 1 or max(widths.values(), default=1) > 1
         for rows in self.program.together(starts, prefill=prefill, kept=kept):
-            part = [places[row] for row in rows]
+            part = [rows_[row] for row in rows]
             width = max(widths[place] for place in part)
             inputs = {
                 _TOKENS: np.ascontiguousarray(tokens[part, :width], np.int64),
@@ -102,8 +102,8 @@ class Calls:
             outputs = self._call(given, inputs, part, rows, kept)
             if self._heads is not None:
                 outputs = self._with_heads(outputs, self._heads, [widths[place] for place in part])
-            self._put(made, outputs, part, len(tokens), kept)
-        return self._answers({**made, **self._states(wanted, slots)}, wanted)
+            self._put(joined, outputs, part, len(tokens), kept)
+        return self._answers({**joined, **self._states(wanted, slots)}, wanted)
 
     def _with_heads(
         self, outputs: Mapping[str, Array], heads: Heads, widths: Sequence[int]
@@ -117,20 +117,23 @@ class Calls:
         """
         own, states = outputs[_LOGITS], outputs[_HIDDEN]
         hidden = np.zeros((*own.shape[:2], states.shape[-1]), states.dtype)
-        for place, width in enumerate(widths):
-            kept = states[place, max(0, width - own.shape[1]) : width]
-            hidden[place, : len(kept)] = kept
+        for row, width in enumerate(widths):
+            kept = states[row, max(0, width - own.shape[1]) : width]
+            hidden[row, : len(kept)] = kept
         rows = hidden.reshape(-1, hidden.shape[-1])
         drafted = heads.logits(rows, own.argmax(-1).reshape(-1, 1).tolist())
         drafted = drafted.reshape(*own.shape[:2], -1, own.shape[-1])
         every = np.concatenate([own[:, :, None], drafted], axis=2)
-        return {**{name: one for name, one in outputs.items() if name != _HIDDEN}, _LOGITS: every}
+        return {
+            **{name: output for name, output in outputs.items() if name != _HIDDEN},
+            _LOGITS: every,
+        }
 
     def inputs_of(self, given: Mapping[str, Array]) -> dict[str, Array]:
         """Return the inputs of a program without states."""
         return {
-            name: np.ascontiguousarray(self._required(given, name), one.dtype)
-            for name, one in self.program.inputs.items()
+            name: np.ascontiguousarray(self._required(given, name), value.dtype)
+            for name, value in self.program.inputs.items()
         }
 
     def shown(
@@ -177,9 +180,9 @@ class Calls:
             return int(given[_COMP_CTX].size)
         held = int(positions.max()) + 1
         every = {
-            int(one["symbols"][_COMP_CTX])
-            for one in self.program.specializations
-            if _COMP_CTX in one["symbols"]
+            int(specialization["symbols"][_COMP_CTX])
+            for specialization in self.program.specializations
+            if _COMP_CTX in specialization["symbols"]
         }
         return min(length for length in every if length >= held)
 
@@ -200,8 +203,8 @@ class Calls:
                     f"{state.name!r} has shape {array.shape}; expected {(len(slots), *rows.shape[1:])}, as the program "
                     "keeps it. Compile both programs with the same ctx_len."
                 )
-            for place, slot in enumerate(slots):
-                rows[slot] = array[place]
+            for row, slot in enumerate(slots):
+                rows[slot] = array[row]
                 memory.written.add(slot)
 
     def _states(self, wanted: Collection[str], slots: Sequence[int]) -> dict[str, Array]:
@@ -210,14 +213,14 @@ class Calls:
         if memory is None or not memory.is_current:
             return {}
         return {
-            one.output: memory[one.name][slots]
-            for one in self.program.states
-            if one.output in wanted
+            state.output: memory[state.name][slots]
+            for state in self.program.states
+            if state.output in wanted
         }
 
     @staticmethod
     def _put(
-        made: dict[str, Array],
+        joined: dict[str, Array],
         outputs: Mapping[str, Array],
         part: Sequence[int],
         count: int,
@@ -226,7 +229,7 @@ class Calls:
         """Put the outputs of a part into those of the call; rows and tokens of padding alone have zeros."""
         for name, array in outputs.items():
             sizes = (kept, *array.shape[2:]) if name == _LOGITS else array.shape[1:]
-            whole = made.setdefault(name, np.zeros((count, *sizes), array.dtype))
+            whole = joined.setdefault(name, np.zeros((count, *sizes), array.dtype))
             if name == _LOGITS:
                 whole[part, : array.shape[1]] = array
             else:

@@ -49,10 +49,10 @@ class Outputs(dict[str, Array]):
 
     def __missing__(self, name: str) -> Array:
         plain = _plain(name)
-        found = next((one for one in self if _plain(one) == plain), None)
-        if found is None:
+        match = next((one for one in self if _plain(one) == plain), None)
+        if match is None:
             raise KeyError(name)
-        return self[found]
+        return self[match]
 
 
 @dataclass(frozen=True)
@@ -118,9 +118,11 @@ class QAICInferenceSession:
         self._buffers: dict[str, Array] = {}
         self._skipped: set[str] = set()
         self.bindings = self._bind()
-        self.binding_index_map = {one.name: one.index for one in self.bindings}
+        self.binding_index_map = {binding.name: binding.index for binding in self.bindings}
         #: Data types by `Binding.type`.
-        self.aic_to_np_dtype_mapping = {one.type: np.dtype(one.type) for one in self.bindings}
+        self.aic_to_np_dtype_mapping = {
+            binding.type: np.dtype(binding.type) for binding in self.bindings
+        }
         if activate:
             self.activate()
 
@@ -132,20 +134,23 @@ class QAICInferenceSession:
     @property
     def input_names(self) -> list[str]:
         """Names of inputs, states among them."""
-        return [one.name for one in self.bindings if one.dir == _INPUT]
+        return [binding.name for binding in self.bindings if binding.dir == _INPUT]
 
     @property
     def output_names(self) -> list[str]:
         """Names of outputs; that of a state ends with `_RetainedState`."""
-        return [one.name for one in self.bindings if one.dir == _OUTPUT]
+        return [binding.name for binding in self.bindings if binding.dir == _OUTPUT]
 
     @property
     def allowed_shapes(self) -> list[list[tuple[int, list[int]]]]:
         """Item size and shape of each binding, for each specialization."""
         return [
             [
-                (np.dtype(one.type).itemsize, [*_sizes(self._axes[one.name], entry["symbols"])])
-                for one in self.bindings
+                (
+                    np.dtype(binding.type).itemsize,
+                    [*_sizes(self._axes[binding.name], entry["symbols"])],
+                )
+                for binding in self.bindings
             ]
             for entry in self._compiled.specializations
         ]
@@ -177,7 +182,7 @@ class QAICInferenceSession:
     def _known(self, buffers: Mapping[str, Any]) -> dict[str, Array]:
         """Return the inputs among arrays; warn about unknown names."""
         known = self.binding_index_map.keys() | self._calls_type.accepts
-        outputs = {one.name for one in self.bindings if one.dir == _OUTPUT}
+        outputs = {binding.name for binding in self.bindings if binding.dir == _OUTPUT}
         buffers = self._by_own_names(buffers)
         for name in buffers.keys() - known:
             warnings.warn(f"Buffer {name!r} is not found in {self._compiled.path!r}.", stacklevel=3)
@@ -187,8 +192,12 @@ class QAICInferenceSession:
 
     def _by_own_names(self, buffers: Mapping[str, Any]) -> dict[str, Any]:
         """Return arrays by the program's names of states, whatever their `kv_cache_prefix`."""
-        own = {_plain(one.name): one.name for one in self.bindings if one.is_partial_buf_allowed}
-        return {own.get(_plain(name), name): one for name, one in buffers.items()}
+        own = {
+            _plain(binding.name): binding.name
+            for binding in self.bindings
+            if binding.is_partial_buf_allowed
+        }
+        return {own.get(_plain(name), name): buffer for name, buffer in buffers.items()}
 
     def skip_buffers(self, skipped_buffer_names: Iterable[str]) -> None:
         """Leave inputs out of the next calls, and outputs out of their results: states stay in the program.
@@ -236,24 +245,24 @@ class QAICInferenceSession:
         given = self._calls_type.inputs_by_name(_by_name(program.inputs))
         if _SLOTS in first:
             given["batch_index"] = "int64", ("batch_size", 1)
-        kept = {one.name: ("float32", one.axes) for one in states}
-        made = self._calls_type.outputs_by_name(_by_name(program.outputs))
-        written = {one.output: ("float32", one.axes) for one in states if one.written}
-        sides = [*[_INPUT] * len(given | kept), *[_OUTPUT] * len(made | written)]
-        every = given | kept | made | written
+        kept = {state.name: ("float32", state.axes) for state in states}
+        outputs = self._calls_type.outputs_by_name(_by_name(program.outputs))
+        written = {state.output: ("float32", state.axes) for state in states if state.written}
+        sides = [*[_INPUT] * len(given | kept), *[_OUTPUT] * len(outputs | written)]
+        every = given | kept | outputs | written
         self._axes = {name: axes for name, (_, axes) in every.items()}
-        found = []
+        bindings = []
         for index, (side, (name, (dtype, axes))) in enumerate(
             zip(sides, every.items(), strict=True)
         ):
             dims = (*_sizes(axes, first),)
             size = prod(dims) * np.dtype(dtype).itemsize
-            found.append(Binding(name, index, side, dtype, dims, size, name in kept | written))
-        return found
+            bindings.append(Binding(name, index, side, dtype, dims, size, name in kept | written))
+        return bindings
 
 
 def _by_name(entries: Iterable[Mapping[str, Any]]) -> dict[str, Described]:
-    return {one["name"]: (one["dtype"], tuple(one["shape"])) for one in entries}
+    return {entry["name"]: (entry["dtype"], tuple(entry["shape"])) for entry in entries}
 
 
 def _sizes(axes: Iterable[int | str | None], symbols: Mapping[str, str]) -> Iterable[int]:
@@ -278,7 +287,9 @@ def program_at(path: Path) -> tuple[Package, CompiledProgram]:
         if (folder / "manifest.json").is_file() and not (path / "manifest.json").is_file():
             package = Package.open(folder)
             inside = path.relative_to(folder).as_posix()
-            if found := [one for one in package.programs if one.path == inside]:
-                return package, found[0]
+            if programs := [program for program in package.programs if program.path == inside]:
+                return package, programs[0]
     package = package_at(path)
-    return package, next((one for one in package.programs if one.states), package.programs[0])
+    return package, next(
+        (program for program in package.programs if program.states), package.programs[0]
+    )

@@ -43,9 +43,13 @@ class QEffQwen3VLEmbedder:
             ctx_len: Context length.
             prefill_seq_len: Tokens of a call; None for those of the longest input.
         """
-        found = [self._tokenized(one) for one in inputs]
-        longest = max(one["input_ids"].shape[1] for one in found)
-        grids = [one["image_grid_thw"][:, 1:].amax(0) for one in found if "image_grid_thw" in one]
+        tokenized = [self._tokenized(one) for one in inputs]
+        longest = max(encoding["input_ids"].shape[1] for encoding in tokenized)
+        grids = [
+            encoding["image_grid_thw"][:, 1:].amax(0)
+            for encoding in tokenized
+            if "image_grid_thw" in encoding
+        ]
         patch = self.model.model.config.vision_config.patch_size
         sizes = torch.stack([*grids, torch.tensor([22, 34])]).amax(0) * patch
         height, width = sizes.tolist()
@@ -76,7 +80,7 @@ class QEffQwen3VLEmbedder:
             QAICInferenceSession(qpc_paths[f"{name}_qpc_path"]) for name in ("vision", "lang")
         )
         names = language.input_names + language.output_names
-        language.skip_buffers([one for one in names if one.startswith("past_")])
+        language.skip_buffers([name for name in names if name.startswith("past_")])
         rows = []
         for one in inputs:
             given = self._tokenized(one)
@@ -86,8 +90,8 @@ class QEffQwen3VLEmbedder:
                 features = vision.run({name: given[name].numpy() for name in named})
             given = self.model.model.prepare_inputs_for_generation(given, prefill_seq_len)
             rows.append(self._embedding(language, given, features, prefill_seq_len))
-        found = torch.from_numpy(np.stack(rows))
-        return torch.nn.functional.normalize(found, dim=-1) if normalize else found
+        embeddings = torch.from_numpy(np.stack(rows))
+        return torch.nn.functional.normalize(embeddings, dim=-1) if normalize else embeddings
 
     def _tokenized(self, given: Mapping[str, Any]) -> Any:
         names = ("text", "image", "video", "instruction")
@@ -105,6 +109,6 @@ class QEffQwen3VLEmbedder:
         for at in range(0, tokens.shape[1], width):
             part = slice(at, at + width)
             call = {"input_ids": tokens[:, part], "position_ids": positions[..., part]}
-            found = language.run({**state, **call})
-            state["image_idx"] = found["image_idx_output"]
-        return found[EMBEDDING][0, 0]
+            outputs = language.run({**state, **call})
+            state["image_idx"] = outputs["image_idx_output"]
+        return outputs[EMBEDDING][0, 0]

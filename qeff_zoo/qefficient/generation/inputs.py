@@ -76,13 +76,13 @@ class InputHandler:
         width = max(length, self.prompt_len) if not self.full_batch_size else length
         pad = [(0, 0), (0, width - length)]
         positions = np.where(encoded["attention_mask"], np.arange(length), -1)
-        found = {
+        inputs = {
             "input_ids": np.pad(tokens, pad, constant_values=self.tokenizer.pad_token_id),
             "position_ids": np.pad(positions, pad, constant_values=-1),
         }
         if self.full_batch_size:
-            found["batch_index"] = np.arange(self.full_batch_size)[:, None]
-        return {name: value.astype(np.int64) for name, value in found.items()}
+            inputs["batch_index"] = np.arange(self.full_batch_size)[:, None]
+        return {name: value.astype(np.int64) for name, value in inputs.items()}
 
     def prepare_ort_inputs(self) -> dict[str, Array]:
         """Return the inputs of a prefill call for ONNX Runtime; states are zeros."""
@@ -128,16 +128,16 @@ class InputHandler:
             ort_outputs: Result of `update_ort_outputs`.
         """
         states = ort_outputs["past_key_values"]
-        found = {
+        following = {
             "input_ids": ort_outputs["logits"][:, -1].argmax(-1).reshape(-1, 1),
             "position_ids": inputs["position_ids"].max(1, keepdims=True) + 1,
             **({"batch_index": inputs["batch_index"]} if "batch_index" in inputs else {}),
         }
         for layer in range(self.n_layer):
-            found[f"past_key.{layer}"], found[f"past_value.{layer}"] = states[
+            following[f"past_key.{layer}"], following[f"past_value.{layer}"] = states[
                 2 * layer : 2 * layer + 2
             ]
-        return found
+        return following
 
     def update_pytorch_inputs(self, inputs: Mapping[str, Any], pt_outputs: Any) -> dict[str, Any]:
         """Return the inputs of the next call for PyTorch.

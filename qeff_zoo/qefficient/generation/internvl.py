@@ -55,8 +55,8 @@ class InternProcessor:
             image_mean=mean,
             image_std=std,
         )
-        found: torch.Tensor = processor(image, return_tensors="pt")["pixel_values"]
-        return found
+        tiles: torch.Tensor = processor(image, return_tensors="pt")["pixel_values"]
+        return tiles
 
     def __call__(
         self,
@@ -72,7 +72,7 @@ class InternProcessor:
 
         Args:
             pixel_values: Tiles of all images.
-            question: Question about each image, in which "<image>" marks its place; the beginning by default.
+            question: Question about each image, in which "<image>" marks its position; the beginning by default.
             messages: Earlier turns of the chat, each the text of a role and a message.
             roles: Texts of the roles of user and assistant, in `messages`.
             history: QEfficient's argument; no image is added to questions if it is not None.
@@ -93,6 +93,8 @@ class InternProcessor:
         if marked and _MARKER not in text:
             text = f"{_MARKER}\n{text}"
         chat = [*before, {"role": "user", "content": text}]
-        found = self.tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+        prompt = self.tokenizer.apply_chat_template(
+            chat, tokenize=False, add_generation_prompt=True
+        )
         tokens = f"<img>{'<IMG_CONTEXT>' * self.num_image_token * tiles}</img>"
-        return str(found.replace(_MARKER, tokens, 1))
+        return str(prompt.replace(_MARKER, tokens, 1))

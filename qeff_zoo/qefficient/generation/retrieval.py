@@ -67,7 +67,7 @@ def configure_embedding_model_config(
         text.num_hidden_layers = num_hidden_layers
     if 0 < vision_depth < vision.depth:
         vision.depth = vision_depth
-        levels = [one for one in vision.deepstack_visual_indexes if one < vision_depth]
+        levels = [index for index in vision.deepstack_visual_indexes if index < vision_depth]
         vision.deepstack_visual_indexes = levels
     return config
 
@@ -172,15 +172,15 @@ def tokenize_pair(processor: Any, pair: Chat, max_length: int) -> Any:
         pair: The chat.
         max_length: Number of tokens at most, without the last ones.
     """
-    found = _processed(processor, pair)
-    tokens = found["input_ids"][0].tolist()
+    processed = _processed(processor, pair)
+    tokens = processed["input_ids"][0].tolist()
     special = {*processor.tokenizer.all_special_ids}
-    places = _kept(tokens[:-_LAST], max_length, special)
-    places += range(len(tokens) - _LAST, len(tokens))
+    kept = _kept(tokens[:-_LAST], max_length, special)
+    kept += range(len(tokens) - _LAST, len(tokens))
     for name in ("input_ids", "attention_mask", "mm_token_type_ids"):
-        if name in found:
-            found[name] = found[name][:, places]
-    return found
+        if name in processed:
+            processed[name] = processed[name][:, kept]
+    return processed
 
 
 def truncate_tokens_optimized(
@@ -269,7 +269,7 @@ def _pillow(image: Any) -> Any:
 
 
 def _kept(tokens: Sequence[int], most: int, special: Collection[int]) -> list[int]:
-    """Return the places of the first tokens, and of all special ones."""
+    """Return the indices of the first tokens, and of all special ones."""
     room = most - sum(token in special for token in tokens)
     kept, plain = [], 0
     for at, token in enumerate(tokens):

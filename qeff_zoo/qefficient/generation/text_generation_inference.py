@@ -108,9 +108,9 @@ class QEffTextGenerationBase:
 
     def _shapes(self, name: str) -> list[tuple[int, ...]]:
         """Return the shape of an input or output in each specialization."""
-        place = self._session.binding_index_map[name]
-        shapes = [tuple(one[place][1]) for one in self._session.allowed_shapes]
-        return shapes or [tuple(self._session.bindings[place].dims)]
+        index = self._session.binding_index_map[name]
+        shapes = [tuple(shape[index][1]) for shape in self._session.allowed_shapes]
+        return shapes or [tuple(self._session.bindings[index].dims)]
 
     def initialize_decode_inputs(
         self, num_prompts: int, execution_batch_size: int, max_gen_length: int
@@ -174,7 +174,7 @@ class QEffTextGenerationBase:
         for start in range(0, width, self._prefill_seq_len):
             chunk = slice(start, start + self._prefill_seq_len)
             outputs = self._session.run(
-                {**{name: one[:, chunk] for name, one in inputs.items()}, **slots}
+                {**{name: array[:, chunk] for name, array in inputs.items()}, **slots}
             )
         return outputs, mask.sum(1, keepdims=True).astype(np.int64), generation_len
 

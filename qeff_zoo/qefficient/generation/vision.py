@@ -36,16 +36,16 @@ class VisionCalls(Calls):
     }  # fmt: skip
 
     @classmethod
-    def inputs_by_name(cls, found: dict[str, Described]) -> dict[str, Described]:
+    def inputs_by_name(cls, described: dict[str, Described]) -> dict[str, Described]:
         """Return the arrays of a processor."""
-        given = {name: one for name, one in found.items() if name in cls.accepts}
-        is_patches = len(found.get("pixel_values", ("", ()))[1]) == 2
+        given = {name: value for name, value in described.items() if name in cls.accepts}
+        is_patches = len(described.get("pixel_values", ("", ()))[1]) == 2
         return {**given, GRID: ("int64", (1, 3))} if is_patches else given
 
     @classmethod
-    def outputs_by_name(cls, found: dict[str, Described]) -> dict[str, Described]:
+    def outputs_by_name(cls, described: dict[str, Described]) -> dict[str, Described]:
         """Return image features by QEfficient's names."""
-        return _features(found)
+        return _features(described)
 
     def __init__(self, package: Package, program: Program, image_sizes: Sequence[str] = ()) -> None:
         super().__init__(package, program, image_sizes)
@@ -57,13 +57,16 @@ class VisionCalls(Calls):
         patches = len(self.program.inputs["pixel_values"].shape) == 2
         if patches and GRID not in given and np.ndim(given["pixel_values"]) == 2:
             given = {**given, GRID: self._grids(len(given["pixel_values"]))}
-        found = [self._vision.look(one) for one in _images(given)]
-        names = [*found[0].features]
-        joined = {name: np.concatenate([one.features[name] for one in found]) for name in names}
+        encoded = [self._vision.look(image) for image in _images(given)]
+        names = [*encoded[0].features]
+        joined = {
+            name: np.concatenate([encoding.features[name] for encoding in encoded])
+            for name in names
+        }
         finer = [joined[name] for name in names if name != _EMBEDS]
         more = {_FINER: np.stack(finer)} if finer else {}
-        made = {_FEATURES: joined[_EMBEDS][None], **more}
-        return {name: one for name, one in made.items() if name in wanted}
+        outputs = {_FEATURES: joined[_EMBEDS][None], **more}
+        return {name: value for name, value in outputs.items() if name in wanted}
 
     @cached_property
     def _processor(self) -> "ImageProcessor":
@@ -92,17 +95,17 @@ class ImageCalls(Calls):
     accepts: ClassVar[set[str]] = {*Calls.accepts, _FEATURES, _FINER, _PLACE, "mm_token_type_ids"}
 
     @classmethod
-    def inputs_by_name(cls, found: dict[str, Described]) -> dict[str, Described]:
+    def inputs_by_name(cls, described: dict[str, Described]) -> dict[str, Described]:
         """Return inputs by QEfficient's names: features, and the number of those that earlier calls took."""
-        given = _features(found)
+        given = _features(described)
         if axes := given.pop(AXES, None):
             given["position_ids"] = "int64", (1 + int(str(axes[1][0])), "batch_size", "seq_len")
-        return {_PLACE if name == _INDEX else name: one for name, one in given.items()}
+        return {_PLACE if name == _INDEX else name: array for name, array in given.items()}
 
     @classmethod
-    def outputs_by_name(cls, found: dict[str, Described]) -> dict[str, Described]:
+    def outputs_by_name(cls, described: dict[str, Described]) -> dict[str, Described]:
         """Return outputs by QEfficient's names."""
-        return {**found, _NEXT: ("int64", (1, 1))}
+        return {**described, _NEXT: ("int64", (1, 1))}
 
     def __init__(self, package: Package, program: Program, image_sizes: Sequence[str] = ()) -> None:
         super().__init__(package, program, image_sizes)
@@ -111,14 +114,14 @@ class ImageCalls(Calls):
         #: Tokens in place of image features.
         self._placeholders = [token_of(config, images.token), *config.get(images.around, ())]
         #: Inputs with image features; the first replace token embeddings.
-        self._features = [name for name, one in program.inputs.items() if one.shape[0] == _ROWS]
+        self._features = [name for name, value in program.inputs.items() if value.shape[0] == _ROWS]
 
     def run(self, given: Mapping[str, Array], wanted: Collection[str]) -> dict[str, Array]:
         """Run one call; `image_idx_output` is the number of image features so far, for the next call."""
-        made = super().run(given, wanted)
+        outputs = super().run(given, wanted)
         count = int(np.isin(given["input_ids"], self._placeholders).sum())
         kept = {f"{_FEATURES}_RetainedState": given[_FEATURES]} if _FEATURES in given else {}
-        return {**made, **kept, _NEXT: np.array([[_number(given) + count]], np.int64)}
+        return {**outputs, **kept, _NEXT: np.array([[_number(given) + count]], np.int64)}
 
     def shown(
         self, given: Mapping[str, Array], tokens: Array, part: Sequence[int]
@@ -145,8 +148,8 @@ class ImageCalls(Calls):
                 **types,
                 _INDEX: index,
                 **{
-                    name: np.zeros((1, *map(int, one.shape[1:])), one.dtype)
-                    for name, one in features.items()
+                    name: np.zeros((1, *map(int, feature.shape[1:])), feature.dtype)
+                    for name, feature in features.items()
                 },
             }
         every = given[_FEATURES]
@@ -159,8 +162,8 @@ class ImageCalls(Calls):
             **types,
             _INDEX: index,
             **{
-                name: np.ascontiguousarray(values[name], one.dtype)
-                for name, one in features.items()
+                name: np.ascontiguousarray(values[name], feature.dtype)
+                for name, feature in features.items()
             },
         }
 
@@ -172,29 +175,29 @@ class ImageCalls(Calls):
         Those of earlier calls are not marked: causal attention includes them.
         """
         positions = np.asarray(given["position_ids"])[..., part, : shown.shape[1]]
-        found = {
+        masks = {
             name: np.zeros((len(part), self._ctx_len), np.int64)
             for name in self.program.inputs
             if name.startswith(OF_CONTEXT)
         }
-        for types in found.values():
-            for place, row in enumerate(positions.reshape(-1, *shown.shape)[0]):
-                types[place, row[shown[place] & (row >= 0)]] = 1
-        return found
+        for types in masks.values():
+            for number, row in enumerate(positions.reshape(-1, *shown.shape)[0]):
+                types[number, row[shown[number] & (row >= 0)]] = 1
+        return masks
 
 
-def _features(found: Mapping[str, Described]) -> dict[str, Described]:
+def _features(described: Mapping[str, Described]) -> dict[str, Described]:
     """Return inputs or outputs with QEfficient's names of image features."""
-    levels = sum(axes == found.get(_EMBEDS, ("", ()))[1] for _, axes in found.values()) - 1
-    made: dict[str, Described] = {}
-    for name, (dtype, axes) in found.items():
+    levels = sum(axes == described.get(_EMBEDS, ("", ()))[1] for _, axes in described.values()) - 1
+    features: dict[str, Described] = {}
+    for name, (dtype, axes) in described.items():
         if name == _EMBEDS:
-            made[_FEATURES] = dtype, (1, *axes)
-        elif _EMBEDS in found and axes == found[_EMBEDS][1]:
-            made[_FINER] = dtype, (levels, *axes)
+            features[_FEATURES] = dtype, (1, *axes)
+        elif _EMBEDS in described and axes == described[_EMBEDS][1]:
+            features[_FINER] = dtype, (levels, *axes)
         else:
-            made[name] = dtype, axes
-    return made
+            features[name] = dtype, axes
+    return features
 
 
 def _config(package: Package) -> Mapping[str, Any]:
@@ -208,12 +211,12 @@ def _number(given: Mapping[str, Array]) -> int:
 
 def _images(given: Mapping[str, Array]) -> Iterator[dict[str, Array]]:
     """Yield the arrays of each image; QEfficient's grid of an image may be the shape of an array of zeros."""
-    arrays = {name: np.asarray(one) for name, one in given.items()}
+    arrays = {name: np.asarray(array) for name, array in given.items()}
     if GRID not in arrays:
         padded = arrays["pixel_values"].ndim == 3  # patches of each image
         count = len(arrays["pixel_values"]) if padded else 1
         for at in range(count):
-            yield {name: one[at : at + 1] for name, one in arrays.items()} if padded else arrays
+            yield {name: array[at : at + 1] for name, array in arrays.items()} if padded else arrays
         return
     grids = arrays[GRID]
     if grids.ndim == 4:

@@ -113,7 +113,7 @@ class Reader:
         counting = copy.copy(self)
         counting._counts = True
         try:
-            arrays = _Arrays(self.kind, {name: to_numpy(one) for name, one in prepared.items()})
+            arrays = _Arrays(self.kind, {name: to_numpy(array) for name, array in prepared.items()})
             return counting._encode(b"", arrays)
         except _UncountableError:
             return None
@@ -126,7 +126,7 @@ class Reader:
 
     def _checked(self, prepared: Mapping[str, Any]) -> dict[str, Array]:
         """Return prepared inputs as checked arrays; they are untrusted."""
-        arrays = {name: to_numpy(one) for name, one in prepared.items()}
+        arrays = {name: to_numpy(value) for name, value in prepared.items()}
         if self.needed and arrays.keys().isdisjoint(self.needed):
             wanted = " or ".join(map(repr, self.needed))
             raise _not_prepared(self.kind, f"as {sorted(arrays)}; expected {wanted} among them")
@@ -159,7 +159,8 @@ class Reader:
                 raise _not_prepared(self.kind, f"and {name} is {array.shape}; expected {shape}")
         if self._counts:
             return {
-                name: np.zeros(self._shape(one, known)) for name, one in program.outputs.items()
+                name: np.zeros(self._shape(output, known))
+                for name, output in program.outputs.items()
             }
         contiguous = {name: np.ascontiguousarray(array) for name, array in known.items()}
         return dict(program.run(contiguous))

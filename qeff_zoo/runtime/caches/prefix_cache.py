@@ -99,7 +99,9 @@ def _computes_in_float32(package: Path, decoder: Decoder) -> bool:
     """Whether neither activations nor states are rounded, so that results of two calls differ in their last digits."""
     programs = read_json(package / "manifest.json").get("programs", ())
     numerics = [Numerics.from_dict(program["numerics"]) for program in programs]
-    exact = all(one.activations == "float32" and not one.int8_activations for one in numerics)
+    exact = all(
+        numeric.activations == "float32" and not numeric.int8_activations for numeric in numerics
+    )
     return exact and all(state.dtype == np.float32 for state in decoder.states.values())
 
 
@@ -198,20 +200,20 @@ class PrefixCache:
         if done % self.block:
             return done
         first = last = done // self.block
-        found = []
+        blocks = []
         most = min(len(keys), (length - self._rest) // self.block)
         while last < most and (states := self.kept.get(keys[last])) is not None:
             if not self._decoder.fits(states, self.block):
                 self.kept.drop(keys[last])
                 break
-            found.append(states)
+            blocks.append(states)
             last += 1
-        while found and spans and spans.end(done, last * self.block) != last * self.block:
-            found.pop()
+        while blocks and spans and spans.end(done, last * self.block) != last * self.block:
+            blocks.pop()
             last -= 1
-        for place, states in enumerate(found, first):
-            self._decoder.restore(row, place * self.block, states, latest=place == last - 1)
-        if found:
+        for number, states in enumerate(blocks, first):
+            self._decoder.restore(row, number * self.block, states, latest=number == last - 1)
+        if blocks:
             self.kept.touch(keys[:last])
         return last * self.block
 
@@ -226,13 +228,13 @@ class PrefixCache:
                 an entry for each position.
         """
         first = since if self._decoder.only_grows else done - 1
-        places = range(first // self.block, min(done // self.block, len(keys)))
-        if places and (
-            not places[0] or keys[places[0] - 1] in self.kept
+        numbers = range(first // self.block, min(done // self.block, len(keys)))
+        if numbers and (
+            not numbers[0] or keys[numbers[0] - 1] in self.kept
         ):  # else dropped: unreachable
             fresh = {
                 keys[place]: self._decoder.save(row, place * self.block, (place + 1) * self.block)
-                for place in places
+                for place in numbers
                 if keys[place] not in self.kept
             }
-            self.kept.put(fresh, keys[: places[-1] + 1])
+            self.kept.put(fresh, keys[: numbers[-1] + 1])

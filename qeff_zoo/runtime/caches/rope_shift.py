@@ -51,12 +51,15 @@ class Turn:
         """Rotate keys (…, head size) by a number of positions."""
         count = len(self.frequencies)
         turned = self.pairs(keys) * np.exp(1j * by * self.frequencies)
-        found = keys.copy()
+        rotated = keys.copy()
         if self.interleaved:
-            found[..., 0 : 2 * count : 2], found[..., 1 : 2 * count : 2] = turned.real, turned.imag
+            rotated[..., 0 : 2 * count : 2], rotated[..., 1 : 2 * count : 2] = (
+                turned.real,
+                turned.imag,
+            )
         else:
-            found[..., :count], found[..., count : 2 * count] = turned.real, turned.imag
-        return found
+            rotated[..., :count], rotated[..., count : 2 * count] = turned.real, turned.imag
+        return rotated
 
     def explains(self, keys: Mapping[int, Array]) -> bool:
         """Whether keys by position are those of position 0, rotated."""
@@ -77,7 +80,7 @@ def turns_of(decoder: Decoder, folder: Path) -> dict[str, Turn]:
         raise _refusal(folder, reason)
     states = _run(decoder)
     known: list[Turn] = []
-    found: dict[str, Turn] = {}
+    turns: dict[str, Turn] = {}
     for name, keys in states.items():
         if not name.startswith(_KEY):
             if any(_off(keys[0], value) > _CLOSE for value in keys.values()):
@@ -91,10 +94,10 @@ def turns_of(decoder: Decoder, folder: Path) -> dict[str, Turn]:
             known.append(turn)
         if not turn.explains(keys):
             raise _refusal(folder, f"its {name!r} does not turn with the position by plain RoPE")
-        found[name] = turn
+        turns[name] = turn
     if not any(len(turn.frequencies) for turn in known):
         raise _refusal(folder, "its keys do not turn with the position (ALiBi, or none)")
-    return found
+    return turns
 
 
 def _refusal(folder: Path, reason: str) -> GenerationError:
@@ -109,7 +112,9 @@ def _obstacle(decoder: Decoder, folder: Path) -> str | None:
     states = decoder.program.states
     if not decoder.movable:
         return "its device keeps the states"
-    if kinds := sorted({one.kind for one in states if one.kind != "growing" or not one.grows}):
+    if kinds := sorted(
+        {state.kind for state in states if state.kind != "growing" or not state.grows}
+    ):
         return f"it has {' and '.join(kinds)} states"
     if types := {str(state.dtype) for state in decoder.states.values()} - {"float32"}:
         return f"it retains keys and values in {', '.join(sorted(types))}, which turning would round again"
@@ -137,12 +142,12 @@ def _window(config: Mapping[str, Any]) -> str | None:
 def _run(decoder: Decoder) -> dict[str, dict[int, Array]]:
     """Return the values of every state for tokens at each position, (tokens, heads, size)."""
     most = min(_FARTHEST, decoder.sizes.ctx_len - 1)
-    places = sorted({0, most, *(1 << power for power in range(most.bit_length()))})
-    made: dict[str, dict[int, list[Array]]] = {name: {} for name in decoder.states}
+    positions = sorted({0, most, *(1 << power for power in range(most.bit_length()))})
+    values: dict[str, dict[int, list[Array]]] = {name: {} for name in decoder.states}
     for number in range(1, _TOKENS + 1):
         token = [number * decoder.vocab_size // (_TOKENS + 1)]
         first: Mapping[str, Array] = {}
-        for at in places:
+        for at in positions:
             if at:
                 before = {name: _before(name, first[name], at) for name in first}
                 decoder.restore(0, 0, before, latest=True)
@@ -150,10 +155,10 @@ def _run(decoder: Decoder) -> dict[str, dict[int, Array]]:
             saved = decoder.save(0, at, at + 1)
             first = first or saved
             for name, state in saved.items():
-                made[name].setdefault(at, []).append(state[:, 0])
+                values[name].setdefault(at, []).append(state[:, 0])
     return {
         name: {at: np.stack(some) for at, some in by_place.items()}
-        for name, by_place in made.items()
+        for name, by_place in values.items()
     }
 
 
@@ -170,8 +175,8 @@ def _learn(keys: Mapping[int, Array]) -> Turn:
     zero, at = best.pairs(keys[0]), 1
     for farther in sorted(place for place in keys if place > 1):
         expected = angles * (farther / at)
-        found = _angles(zero, best.pairs(keys[farther]))
-        angles = expected + np.angle(np.exp(1j * (found - expected)))
+        measured = _angles(zero, best.pairs(keys[farther]))
+        angles = expected + np.angle(np.exp(1j * (measured - expected)))
         at = farther
     return Turn(best.interleaved, angles / at)
 

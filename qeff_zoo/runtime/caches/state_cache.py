@@ -56,9 +56,9 @@ class StateFiles:
         text = json.dumps(self._terms, sort_keys=True).encode()
         self._folder = folder / hashlib.sha256(text).hexdigest()[:16]
         try:
-            for place in (folder, self._folder):
-                place.mkdir(parents=True, exist_ok=True, mode=0o700)
-                _require_ours(place, _CHANGES)
+            for path in (folder, self._folder):
+                path.mkdir(parents=True, exist_ok=True, mode=0o700)
+                _require_ours(path, _CHANGES)
             self._secret = _secret(folder / _SECRET)
             entries = list(self._folder.iterdir())
         except OSError as error:
@@ -68,7 +68,7 @@ class StateFiles:
             ) from error
         self._writes = True
         #: Keys and sizes of the files, least recently used first.
-        self.found = self._look(entries)
+        self.entries = self._look(entries)
 
     def read(self, key: bytes) -> States | None:
         """Return the states of a key; None, with a warning, if the file is damaged or has other terms."""
@@ -85,12 +85,12 @@ class StateFiles:
         return states
 
     def touch(self, keys: Sequence[bytes]) -> None:
-        """Mark files as used, the first key last, for the order of `found` in later processes."""
+        """Mark files as used, the first key last, for the order of `entries` in later processes."""
         now = time.time_ns()
         # Distinct times: clocks of file systems are coarse.
-        for place, key in enumerate(reversed(keys)):
+        for age, key in enumerate(reversed(keys)):
             with suppress(OSError):
-                os.utime(self._path(key), ns=(now + place, now + place))
+                os.utime(self._path(key), ns=(now + age, now + age))
 
     def write(self, key: bytes, states: States) -> bool:
         """Write a file atomically; return whether it exists."""
@@ -122,17 +122,17 @@ class StateFiles:
 
     def _look(self, entries: Sequence[Path]) -> list[tuple[bytes, int]]:
         """Return the entries; remove files of killed processes, and report foreign files."""
-        found = []
+        present = []
         for path in entries:
             with suppress(OSError):
                 facts = path.stat()
                 if _NAME.fullmatch(path.name):
-                    found.append((facts.st_mtime_ns, bytes.fromhex(path.stem), facts.st_size))
+                    present.append((facts.st_mtime_ns, bytes.fromhex(path.stem), facts.st_size))
                 elif not path.name.startswith("."):
                     _LOG.warning("%s is not used: it is no file of a prefix cache.", path)
                 elif time.time() - facts.st_mtime > _ABANDONED:
                     path.unlink()
-        return [(key, size) for _, key, size in sorted(found)]
+        return [(key, size) for _, key, size in sorted(present)]
 
     def _packed(self, key: bytes, states: States) -> list[bytes]:
         shapes = {
@@ -189,13 +189,13 @@ def _require_ours(path: Path, forbidden: int) -> None:
     """Reject a path that another user owns, or may write to or read: states reveal prompts and determine output."""
     facts = path.stat()
     if facts.st_uid != os.geteuid():
-        found = f"it belongs to user {facts.st_uid}"
+        state = f"it belongs to user {facts.st_uid}"
     elif facts.st_mode & forbidden:
-        found = f"its mode is {facts.st_mode & 0o777:o}, so that others may change or read it"
+        state = f"its mode is {facts.st_mode & 0o777:o}, so that others may change or read it"
     else:
         return
     raise GenerationError(
-        f"Cannot keep the prefix cache in {str(path)!r}: {found}. Expected a folder of this user alone. Run `chmod -R "
+        f"Cannot keep the prefix cache in {str(path)!r}: {state}. Expected a folder of this user alone. Run `chmod -R "
         "go-rwx` on it if no other user has written there, or change prefix_cache_dir."
     )
 
@@ -228,7 +228,7 @@ class KeptStates:
         self.used = 0
         self.budget, self._files = budget, files
         self._kept: OrderedDict[bytes, _Kept] = OrderedDict()  # least recently used first
-        for key, size in files.found if files else ():
+        for key, size in files.entries if files else ():
             self._add(key, _Kept(size, None, on_disk=True))
         self._make_room()
 
@@ -252,7 +252,9 @@ class KeptStates:
             fresh: States by new key, which are not modified.
             used: Keys in use, as for `touch`.
         """
-        sizes = {key: sum(one.nbytes for one in states.values()) for key, states in fresh.items()}
+        sizes = {
+            key: sum(state.nbytes for state in states.values()) for key, states in fresh.items()
+        }
         for key, size in sizes.items():
             if size <= self.budget:
                 on_disk = self._files is not None and self._files.write(key, fresh[key])

@@ -219,7 +219,7 @@ class Adapters(Mapping[str, Loaded]):
 
         adapter.require(MERGEABLE)
         problems: list[str] = []
-        places: dict[str, Site] = {}
+        sites: dict[str, Site] = {}
         by_end: dict[str, list[Site]] = {}
         for site in self.sites:
             by_end.setdefault(site.module.rpartition(".")[2], []).append(site)
@@ -234,7 +234,7 @@ class Adapters(Mapping[str, Loaded]):
                 )
                 continue
             # The longest match: `layer.1.ffn.0.dense` is not a `dense` of layer 0.
-            site = places[module] = max(fitting, key=lambda one: len(one.module))
+            site = sites[module] = max(fitting, key=lambda one: len(one.module))
             here, has = self.sites[site], adapter.shape(module)
             if has != here:
                 problems.append(
@@ -253,13 +253,13 @@ class Adapters(Mapping[str, Loaded]):
                 "Use such an adapter, or build the package with another --max-lora-rank or --lora-targets."
             )
         adapter.warn_of_another(self._model)
-        return places
+        return sites
 
 
-def _finite(adapter: "Adapter", places: Mapping[str, Site]) -> dict[Site, tuple[Array, Array]]:
+def _finite(adapter: "Adapter", sites: Mapping[str, Site]) -> dict[Site, tuple[Array, Array]]:
     """Return the matrices of an adapter by layer; reject matrices that are not finite."""
     pairs = {}
-    for module, site in places.items():
+    for module, site in sites.items():
         pair = pairs[site] = adapter.pair(module)
         if not all(np.isfinite(matrix).all() for matrix in pair):
             raise adapter.refused(f"its {module!r} is infinite or not a number", "finite matrices")

@@ -125,11 +125,11 @@ class _Features(Provider):
     def __call__(self, call: Call, inputs: Inputs) -> None:
         index, count = np.full((len(call.pieces), call.width), -1, np.int64), 0
         rows: dict[str, list[Array]] = {name: [] for name in self._widths}
-        for place, piece in enumerate(call.pieces):
+        for row, piece in enumerate(call.pieces):
             if piece.spans is None:
                 continue
             where, features = piece.spans.between(piece.start, piece.stop)
-            index[place, where] = np.arange(count, count + len(where))
+            index[row, where] = np.arange(count, count + len(where))
             count += len(where)
             for name, several in rows.items():
                 several.append(features[name])
@@ -165,18 +165,18 @@ class _RotaryPositions(Provider):
     def __call__(self, call: Call, inputs: Inputs) -> None:
         axes = int(self.shape[0])
         positions = np.repeat(np.maximum(inputs["position_ids"], 0)[None], axes, axis=0)
-        for place, piece in enumerate(call.pieces):
+        for row, piece in enumerate(call.pieces):
             if piece.spans is not None:
                 rotary = piece.spans.positions(piece.start, piece.stop)
-                positions[:, place, : rotary.shape[1]] = rotary
+                positions[:, row, : rotary.shape[1]] = rotary
         inputs[self.name] = positions
 
 
 class _SourceMask(Provider):
     def __call__(self, call: Call, inputs: Inputs) -> None:
         mask = np.zeros((len(call.pieces), self.sizes.encoder_ctx_len), np.int64)
-        for place, piece in enumerate(call.pieces):
-            mask[place, : piece.source] = 1
+        for row, piece in enumerate(call.pieces):
+            mask[row, : piece.source] = 1
         inputs[self.name] = mask
 
 
@@ -185,17 +185,17 @@ class _TokenTypes(Provider):
 
     def __call__(self, call: Call, inputs: Inputs) -> None:
         types = np.zeros((len(call.pieces), self.sizes.ctx_len), np.int64)
-        for place, piece in enumerate(call.pieces):
+        for row, piece in enumerate(call.pieces):
             if piece.spans is not None:
-                types[place, piece.spans.together] = 1
+                types[row, piece.spans.together] = 1
         inputs[self.name] = types
 
 
 class _HiddenStates(Provider):
     def __call__(self, call: Call, inputs: Inputs) -> None:
         hidden = np.zeros((len(call.pieces), call.width, int(self.shape[2])), np.float32)
-        for place, piece in enumerate(call.pieces):
-            hidden[place, : len(piece.tokens)] = piece.hidden
+        for row, piece in enumerate(call.pieces):
+            hidden[row, : len(piece.tokens)] = piece.hidden
         inputs[self.name] = hidden
 
 
@@ -212,12 +212,12 @@ class _ImageTiles(Provider):
     def __call__(self, call: Call, inputs: Inputs) -> None:
         most = self.sizes.max_num_images
         mask = np.full((len(call.pieces), call.width, most, self.shape[3]), -1)
-        for place, (row, piece) in enumerate(zip(call.rows, call.pieces, strict=True)):
+        for number, (row, piece) in enumerate(zip(call.rows, call.pieces, strict=True)):
             if piece.spans is not self._viewed.get(row):
                 self._write(row, piece.spans)
             if isinstance(piece.spans, Views):
                 tokens = len(piece.tokens)
-                mask[place, :tokens] = piece.spans.tile_mask(piece.start, piece.stop, most)
+                mask[number, :tokens] = piece.spans.tile_mask(piece.start, piece.stop, most)
         inputs[self.name] = mask
 
     def _write(self, row: int, spans: MultimodalSpans | None) -> None:
@@ -228,9 +228,9 @@ class _ImageTiles(Provider):
             for name in self._kept:
                 self._memory[name][row] = 0
         else:
-            for place, part in enumerate(spans.parts):
+            for number, part in enumerate(spans.parts):
                 for name, rows in part.features.items():
-                    there = self._memory[name][row, :, place]
+                    there = self._memory[name][row, :, number]
                     there[:] = rows.reshape(there.shape)
             self._viewed[row] = spans
         self._memory.written.add(row)
@@ -308,7 +308,9 @@ def providers_of(
 
 def feature_names(program: Program) -> list[str]:
     """Return inputs with image or audio features: features that replace token embeddings first, then others."""
-    return [name for name, one in program.inputs.items() if one.shape and one.shape[0] in _ROWS]
+    return [
+        name for name, value in program.inputs.items() if value.shape and value.shape[0] in _ROWS
+    ]
 
 
 def token_inputs(pieces: Sequence[Piece], width: int) -> Inputs:
@@ -320,8 +322,8 @@ def token_inputs(pieces: Sequence[Piece], width: int) -> Inputs:
         }
     input_ids = np.zeros((len(pieces), width), np.int64)
     position_ids = np.full((len(pieces), width), PADDING, np.int64)
-    for place, piece in enumerate(pieces):
+    for row, piece in enumerate(pieces):
         count = len(piece.tokens)
-        input_ids[place, :count] = piece.tokens
-        position_ids[place, :count] = np.arange(piece.start, piece.stop)
+        input_ids[row, :count] = piece.tokens
+        position_ids[row, :count] = np.arange(piece.start, piece.stop)
     return {"input_ids": input_ids, "position_ids": position_ids}

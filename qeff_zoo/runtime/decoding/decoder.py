@@ -180,7 +180,9 @@ class Decoder:
         lengths = [n for n in self.sizes.comp_ctx_lengths_decode if n >= context]
         starts = {row: piece.start for row, piece in pieces.items()}
         logits: dict[int, Array] = {}
-        for rows in self.verified_together(starts, max(len(one.tokens) for one in pieces.values())):
+        for rows in self.verified_together(
+            starts, max(len(piece.tokens) for piece in pieces.values())
+        ):
             kept = max(len(pieces[row].tokens) for row in rows)
             logits |= self._one_call(pieces, rows, lengths, kept=kept)
         return logits
@@ -211,8 +213,8 @@ class Decoder:
     def layout(self) -> list[list[int | str]]:
         """Name, type and sizes of every state, independent of the number of slots and the context."""
         return [
-            [one.name, str(self.states[one.name].dtype), *one.axes[1:]]
-            for one in self.program.states
+            [state.name, str(self.states[state.name].dtype), *state.axes[1:]]
+            for state in self.program.states
         ]
 
     @property
@@ -258,8 +260,8 @@ class Decoder:
             return (heads, length, *rest[1:]) if name in self._growing else (heads, *rest)
 
         return saved.keys() == set(self._written) and all(
-            (one.dtype, one.shape) == (self.states[name].dtype, shape(name))
-            for name, one in saved.items()
+            (value.dtype, value.shape) == (self.states[name].dtype, shape(name))
+            for name, value in saved.items()
         )
 
     def restore(self, row: int, start: int, saved: Mapping[str, Array], *, latest: bool) -> None:
@@ -336,14 +338,14 @@ class Decoder:
             provide(call, inputs)
         outputs = self.program.run(inputs, rows)
         if self.sampler:
-            for place, row in enumerate(rows):
-                self.drawn[row] = self.sampler.sampled(outputs, place)
+            for number, row in enumerate(rows):
+                self.drawn[row] = self.sampler.sampled(outputs, number)
         if not self.returns_logits:
             return {}
         if self._drafted:
             hidden = outputs[self._drafted]
-            for place, (row, piece) in enumerate(zip(rows, call.pieces, strict=True)):
-                self.hidden[row] = hidden[place, : len(piece.tokens)]
+            for number, (row, piece) in enumerate(zip(rows, call.pieces, strict=True)):
+                self.hidden[row] = hidden[number, : len(piece.tokens)]
         logits = outputs[self._output].astype(np.float32, copy=False)
         newest = {
             row: logits[place, : min(kept, len(pieces[row].tokens))]

@@ -109,7 +109,9 @@ class DeviceSampler:
         self._inputs = program.inputs
         #: Maximum number of tokens to sample from.
         self.most = int(program.inputs[_NUMBERS].shape[1])
-        self.vocab_size = next(int(one.axes[1]) for one in program.states if one.kind == "penalty")
+        self.vocab_size = next(
+            int(state.axes[1]) for state in program.states if state.kind == "penalty"
+        )
         self._tells = _PROBS in program.outputs
         self._unused_slot = Drawing(Sampling(), np.iinfo(np.int64).max, self.most)
 
@@ -173,8 +175,8 @@ class DeviceSampler:
         if problems:
             raise GenerationError(
                 "\n".join(
-                    f"The package draws tokens on its device and is asked for {one}, or without --include-sampler."
-                    for one in problems
+                    f"The package draws tokens on its device and is asked for {problem}, or without --include-sampler."
+                    for problem in problems
                 )
             )
 
@@ -188,30 +190,30 @@ class DeviceSampler:
             input_ids: Token ids (rows, columns).
             position_ids: Positions of the tokens.
         """
-        each = [one or self._unused_slot for one in drawings]
+        each = [drawing or self._unused_slot for drawing in drawings]
         first = np.array([one.first for one in each])[:, None]
-        found: dict[str, Any] = {
+        inputs: dict[str, Any] = {
             name: [[value(one.sampling)] for one in each] for name, value in _OF_ROWS.items()
         }
-        found["top_ks"] = [[min(one.sampling.top_k or self.most, self.most)] for one in each]
-        found[_NUMBERS] = [one.numbers for one in each]
-        found[_ACCEPTED] = np.where(position_ids >= first, input_ids, -1)
+        inputs["top_ks"] = [[min(one.sampling.top_k or self.most, self.most)] for one in each]
+        inputs[_NUMBERS] = [one.numbers for one in each]
+        inputs[_ACCEPTED] = np.where(position_ids >= first, input_ids, -1)
         if _MASKS in self._inputs:
             every = np.ones(self.vocab_size, bool)
-            found[_MASKS] = [every if one.allowed is None else one.allowed for one in each]
-        return {name: np.asarray(value, self._inputs[name].dtype) for name, value in found.items()}
+            inputs[_MASKS] = [every if one.allowed is None else one.allowed for one in each]
+        return {name: np.asarray(value, self._inputs[name].dtype) for name, value in inputs.items()}
 
-    def sampled(self, outputs: Mapping[str, Array], place: int) -> Sampled:
+    def sampled(self, outputs: Mapping[str, Array], row: int) -> Sampled:
         """Return the token that a call sampled for one of its rows.
 
         Raises:
             GenerationError: If the result is not a token.
         """
-        token = int(outputs[TOKENS][place].reshape(-1)[0])
+        token = int(outputs[TOKENS][row].reshape(-1)[0])
         if not 0 <= token < self.vocab_size:
             raise GenerationError(
                 f"The package drew token {token!r}; expected 0 to {self.vocab_size - 1:,}. It computes nonsense: build "
                 "it again."
             )
-        probs = outputs[_PROBS][place].reshape(-1) if self._tells else None
+        probs = outputs[_PROBS][row].reshape(-1) if self._tells else None
         return Sampled(token, probs)

@@ -70,7 +70,8 @@ class Sources:
             inputs: Inputs by batch slot, none of them empty.
         """
         sources: dict[int, Source] = {
-            row: one.tokens if isinstance(one, ImagePrompt) else one for row, one in inputs.items()
+            row: array.tokens if isinstance(array, ImagePrompt) else array
+            for row, array in inputs.items()
         }
         begun = time.perf_counter()
         rows = sorted(sources, key=lambda row: len(sources[row]))  # to minimize padding
@@ -79,18 +80,18 @@ class Sources:
             longest = np.shape(sources[some[-1]])
             given = np.zeros((len(some), *longest), self._dtype)
             mask = np.zeros(given.shape[:2], np.int64)
-            for place, row in enumerate(some):
-                given[place, : len(sources[row])] = sources[row]
-                mask[place, : len(sources[row])] = 1
+            for number, row in enumerate(some):
+                given[number, : len(sources[row])] = sources[row]
+                mask[number, : len(sources[row])] = 1
             more = {_MASK: mask} if self.any_length else {}
             pixels = [one.image for row in some if isinstance(one := inputs[row], ImagePrompt)]
             more |= {_PIXELS: np.stack(pixels)} if pixels else {}
-            found = dict(self._encoder.run({self.input_name: given, **more}))
-            lengths = found.pop(_LENGTHS, mask.sum(1))
+            outputs = dict(self._encoder.run({self.input_name: given, **more}))
+            lengths = outputs.pop(_LENGTHS, mask.sum(1))
             self.lengths |= {row: int(lengths[place]) for place, row in enumerate(some)}
-            for name, value in found.items():
-                for place, row in enumerate(some):
-                    self._memory[name][row, :, : value.shape[2]] = value[place]
+            for name, value in outputs.items():
+                for number, row in enumerate(some):
+                    self._memory[name][row, :, : value.shape[2]] = value[number]
             self._memory.written.update(some)
         self.count += len(rows)
         self.seconds += time.perf_counter() - begun

@@ -55,13 +55,13 @@ class FixedCall:
         Args:
             outputs: Choices of all rows and columns; outputs without a token axis are left out.
         """
-        found = {}
+        choices = {}
         for name, array in outputs.items():
             every = by_token(array, self.symbols["batch_size"], self.symbols["seq_len"])
             if every is not None:
                 kept = every[self.places, : self.width]
-                found[name] = kept.reshape(-1, *kept.shape[2:])
-        return found
+                choices[name] = kept.reshape(-1, *kept.shape[2:])
+        return choices
 
 
 class FixedShapes:
@@ -117,7 +117,7 @@ class FixedShapes:
         symbols = self._every[index]
         shape = symbols["batch_size"], symbols["seq_len"]
         # In a batch of all slots each row has a fixed place; a smaller batch has `batch_index`.
-        places = [*rows] if shape[0] == self.rows and rows else [*range(count)]
+        indices = [*rows] if shape[0] == self.rows and rows else [*range(count)]
         full: dict[str, Array] = {}
         for name, array in inputs.items():
             full[name] = array
@@ -127,19 +127,19 @@ class FixedShapes:
                 filled = np.full(columns, PADDING if name == "position_ids" else 0, array.dtype)
                 if not rows:
                     filled[:, : by_row.shape[1]] = by_row[0]
-                filled[places, : by_row.shape[1]] = by_row
+                filled[indices, : by_row.shape[1]] = by_row
                 if name == AXES:
                     filled = np.ascontiguousarray(np.moveaxis(filled, -1, 0))
                 full[name] = filled
         if KEPT in full:
             full[KEPT] = np.zeros(symbols[KEPT], np.int64)
         if "full_batch_size" in symbols:
-            full["batch_index"] = self._slots(shape[0], places, rows)
+            full["batch_index"] = self._slots(shape[0], indices, rows)
         return FixedCall(
             index=index,
             symbols=symbols,
             inputs=full,
-            places=places,
+            places=indices,
             width=width,
             kept=len(inputs.get(KEPT, [0])),
         )
@@ -175,10 +175,10 @@ class FixedShapes:
 
         return min(fitting, key=cost)
 
-    def _slots(self, batch: int, places: Sequence[int], rows: Sequence[int]) -> Array:
+    def _slots(self, batch: int, indices: Sequence[int], rows: Sequence[int]) -> Array:
         """Return the batch slot of every row of a call (batch, 1); padding rows get unused slots."""
         others = iter(sorted({*range(self.rows)} - {*rows}))
-        given = dict(zip(places, rows, strict=True))
+        given = dict(zip(indices, rows, strict=True))
         slots = [given[place] if place in given else next(others) for place in range(batch)]
         return np.array(slots, np.int64)[:, None]
 
@@ -217,13 +217,13 @@ class WholeShapes:
     def __init__(self, specializations: Specializations, inputs: Mapping[str, Tensor]) -> None:
         self._every = [
             {
-                name: [int(entry["symbols"].get(str(axis), axis)) for axis in one.shape]
-                for name, one in inputs.items()
+                name: [int(entry["symbols"].get(str(axis), axis)) for axis in array.shape]
+                for name, array in inputs.items()
             }
             for entry in specializations
         ]
         #: Inputs with an axis of rows.
-        self._in_rows = {name for name, one in inputs.items() if one.shape[0] == _ROWS}
+        self._in_rows = {name for name, array in inputs.items() if array.shape[0] == _ROWS}
 
     def together(
         self, starts: Mapping[int, int], *, prefill: bool, kept: int = 1
@@ -275,19 +275,19 @@ class PatchCall(WholeCall):
     """Call whose patches were padded to one specialization.
 
     Args:
-        given: Number of patches, or of window frames of audio, before padding.
-        made: Number of patches in the specialization.
+        patches: Number of patches, or of window frames of audio, before padding.
+        padded: Number of patches in the specialization.
         rows: Axis of the output features.
     """
 
-    given: int
-    made: int
+    patches: int
+    padded: int
     rows: str = "image_rows"
 
     def answer(self, output: Array, axes: Sequence[int | str]) -> Array:
         """Cut an output of the program to the features of the patches before padding."""
         kept = (
-            slice(size * self.given // self.made) if axis == self.rows else slice(None)
+            slice(size * self.patches // self.padded) if axis == self.rows else slice(None)
             for axis, size in zip(axes, output.shape, strict=True)
         )
         return output[tuple(kept)]
@@ -363,9 +363,9 @@ def _filled_call(
     """Return the padded call of a specialization; the counted input sets how many features are kept."""
     return PatchCall(
         index=index,
-        inputs={name: _filled_up(name, one, shapes[name]) for name, one in inputs.items()},
-        given=inputs[counted].size,
-        made=prod(shapes[counted]),
+        inputs={name: _filled_up(name, array, shapes[name]) for name, array in inputs.items()},
+        patches=inputs[counted].size,
+        padded=prod(shapes[counted]),
         rows=rows,
     )
 
@@ -401,8 +401,8 @@ def shapes_of(
 
 def _keeps(symbols: Mapping[str, int], kept: int) -> bool:
     """Whether calls of a specialization return the requested logits: those of one token, or of at least as many."""
-    made = symbols.get(KEPT, 1)
-    return made == 1 if kept == 1 else made >= kept
+    returned = symbols.get(KEPT, 1)
+    return returned == 1 if kept == 1 else returned >= kept
 
 
 def _shown(symbols: Mapping[str, int]) -> str:

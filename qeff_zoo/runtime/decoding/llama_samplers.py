@@ -135,10 +135,10 @@ def _count(probabilities: Array, vocab_size: int, limit: float) -> int:
     if not math.isfinite(power) or power <= 0 or excess == 0:
         return 1 if power > 0 else vocab_size
     try:
-        found = (excess * 2**limit / (1 - float(vocab_size) ** -excess)) ** (1 / power)
+        count = (excess * 2**limit / (1 - float(vocab_size) ** -excess)) ** (1 / power)
     except OverflowError:
         return vocab_size
-    return int(min(found, vocab_size))
+    return int(min(count, vocab_size))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,23 +217,23 @@ class Dry:
 
 
 def _repeated(tokens: Sequence[int], most: int) -> dict[int, int]:
-    """Return how many tokens before a token equal the last ones, at most `most`; the most of all its places."""
+    """Return how many tokens before a token equal the last ones, at most `most`; the most of all its occurrences."""
     known = np.asarray(tokens)
-    places = np.flatnonzero(known[:-1] == known[-1])  # of the last token before another one
-    found: dict[int, int] = {}
+    positions = np.flatnonzero(known[:-1] == known[-1])  # of the last token before another one
+    counts: dict[int, int] = {}
     for length in range(1, most + 1):
-        if not len(places):
+        if not len(positions):
             break
-        found |= dict.fromkeys(known[places + 1].tolist(), length)
-        inside = places[places >= length]
-        places = inside[known[inside - length] == known[len(known) - 1 - length]]
-    return found
+        counts |= dict.fromkeys(known[positions + 1].tolist(), length)
+        inside = positions[positions >= length]
+        positions = inside[known[inside - length] == known[len(known) - 1 - length]]
+    return counts
 
 
 @lru_cache(_CACHED)
 def _breakers(tokenizer: Tokenizer, texts: tuple[str, ...]) -> Breakers:
     """Return sequences of tokens whose text has one of some texts, also after other text of their first tokens."""
-    found: dict[int, set[tuple[int, ...]]] = {}
+    breakers: dict[int, set[tuple[int, ...]]] = {}
     known = tokenizer.token_bytes or {
         token: tokenizer.piece(token).encode() for token in range(tokenizer.vocab_size)
     }
@@ -241,13 +241,13 @@ def _breakers(tokenizer: Tokenizer, texts: tuple[str, ...]) -> Breakers:
     for text in texts:
         for token, piece in pieces.items():
             if text in piece:
-                found.setdefault(token, set()).add(())
+                breakers.setdefault(token, set()).add(())
                 continue
             for length in range(1, min(len(text), len(piece) + 1)):
                 if piece.endswith(text[:length]):
                     rest = tokenizer.spell(text[length:])[:_MAX_TAIL]
-                    found.setdefault(token, set()).add(tuple(rest))
-    return {token: tuple(sorted(tails)) for token, tails in found.items()}
+                    breakers.setdefault(token, set()).add(tuple(rest))
+    return {token: tuple(sorted(tails)) for token, tails in breakers.items()}
 
 
 def _require(name: str, value: object, fits: bool, expected: str) -> None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Logits processors of one generation, in the order of transformers' `generate`.
 
-Each is made of a setting of generation_config.json or of a sampling parameter, and changes logits in place. Penalties
+Each implements a setting of generation_config.json or a sampling parameter, and changes logits in place. Penalties
 of OpenAI's API follow transformers' repetition penalty, and `logit_bias` precedes all, as in vLLM.
 """
 
@@ -213,8 +213,8 @@ def _penalties(
 
 
 def _penalize(scores: Array, tokens: Sequence[int], penalty: float) -> None:
-    found = scores[tokens]
-    scores[tokens] = np.where(found < 0, found * penalty, found / penalty)
+    chosen = scores[tokens]
+    scores[tokens] = np.where(chosen < 0, chosen * penalty, chosen / penalty)
 
 
 class _RepetitionPenalty:
@@ -336,9 +336,9 @@ def _repairs(settings: GenerationSettings, begun: int) -> Iterator[Processor]:
         def lengthen(scores: Array, text: TextSoFar) -> None:
             over = text.generated - start
             if over > 0:
-                found = scores[[*ends]]
-                penalty = np.abs(found) * np.float32(factor**over - 1)
-                scores[[*ends]] = found + np.where(np.isfinite(found), penalty, 0)
+                chosen = scores[[*ends]]
+                penalty = np.abs(chosen) * np.float32(factor**over - 1)
+                scores[[*ends]] = chosen + np.where(np.isfinite(chosen), penalty, 0)
 
         yield lengthen
 

@@ -20,7 +20,7 @@ Pairs: TypeAlias = Mapping[Site, tuple[Array, Array]]
 class RowInputs:
     """LoRA matrices of a call's batch slots, each of its rank: layers that no adapter changes cost nothing.
 
-    Batch slots that all have the same adapter share its matrices. Otherwise each has a copy, made when its adapter
+    Batch slots that all have the same adapter share its matrices. Otherwise each has a copy, written when its adapter
     changes and not in every call, since most calls are for the same slots as the previous one.
 
     Args:
@@ -77,7 +77,7 @@ class RowInputs:
         stretch = rows[0], len(rows)
         if stretch not in self._views:
             start, stop = rows[0], rows[0] + len(rows)
-            self._views[stretch] = {name: one[start:stop] for name, one in self._copies.items()}
+            self._views[stretch] = {name: copy[start:stop] for name, copy in self._copies.items()}
         return self._views[stretch]
 
     def _make_room(self, slots: Sequence[int], rows: Sequence[int]) -> None:
@@ -97,10 +97,10 @@ class RowInputs:
         if self._holds.get(row) == slot:
             return
         for name, (matrix,) in self._own[slot].items():
-            place = self._copies[name][row]
+            copied = self._copies[name][row]
             rows, columns = matrix.shape
-            place[:rows, :columns] = matrix
-            place[rows:], place[:, columns:] = 0, 0
+            copied[:rows, :columns] = matrix
+            copied[rows:], copied[:, columns:] = 0, 0
         self._holds[row] = slot
 
 
@@ -131,10 +131,10 @@ class SlotInputs:
         """Set the matrices of an adapter slot that is not in use; other sites have none."""
         for site in self.sites:
             for name, matrix in zip(site.inputs, pairs.get(site, ()) or (None, None), strict=True):
-                place = self._all[name][slot]
-                place[...] = 0
+                buffers = self._all[name][slot]
+                buffers[...] = 0
                 if matrix is not None:
-                    place[: matrix.shape[0], : matrix.shape[1]] = matrix
+                    buffers[: matrix.shape[0], : matrix.shape[1]] = matrix
         self._program.retain(self._all)
 
     def free(self, slot: int) -> None:

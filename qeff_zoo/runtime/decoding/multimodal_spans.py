@@ -183,11 +183,11 @@ class Views(MultimodalSpans):
         mask = np.full((stop - start, most, len(self.parts[0].tiles)), -1, np.int64)
         end = np.iinfo(np.int64).max
         following = [*self.starts[1:], end]
-        for place in reversed(range(len(self.parts))):
-            begun, following_one = self.starts[place], following[place]
+        for number in reversed(range(len(self.parts))):
+            begun, following_one = self.starts[number], following[number]
             end = end if following_one == begun + 1 else following_one
             visible = (tokens >= begun) & (tokens < end)
-            mask[:, place] = visible[:, None] & self.parts[place].tiles
+            mask[:, number] = visible[:, None] & self.parts[number].tiles
         return mask
 
     def name(self, start: int, stop: int) -> bytes:
@@ -221,24 +221,24 @@ def arrange(
     """
     if not parts:
         return None
-    places = np.flatnonzero(np.isin(tokens, [*placeholders]))
+    positions = np.flatnonzero(np.isin(tokens, [*placeholders]))
     begins = np.cumsum([0, *(part.rows for part in parts)])
-    if begins[-1] != len(places):
+    if begins[-1] != len(positions):
         raise GenerationError(
-            f"The prompt has {len(places)} placeholder tokens, and {begins[-1]} rows of features; expected as many of "
-            "both. The processor of the checkpoint uses that token for something else, too: correct its settings in "
+            f"The prompt has {len(positions)} placeholder tokens, and {begins[-1]} rows of features; expected as many "
+            "of both. The processor of the checkpoint uses that token for something else, too: correct its settings in "
             "processor_config.json, and build again."
         )
-    starts = tuple(int(places[begun]) for begun in begins[:-1])
+    starts = tuple(int(positions[begun]) for begun in begins[:-1])
     if isinstance(parts[0], CrossAttentionImage):
         views = [part for part in parts if isinstance(part, CrossAttentionImage)]
-        return Views(parts=tuple(views), starts=starts, places=places, features={})
+        return Views(parts=tuple(views), starts=starts, places=positions, features={})
     names = () if isinstance(parts[0], RawImage) else parts[0].features
     # Audio tokens have causal attention.
     stretches = [
-        (start, start + one.rows)
-        for start, one in zip(starts, parts, strict=True)
-        if one.kind == "images"
+        (start, start + part.rows)
+        for start, part in zip(starts, parts, strict=True)
+        if part.kind == "images"
     ]
     mutual = None
     if whole == "image" and len(stretches) < len(parts):
@@ -252,8 +252,8 @@ def arrange(
     return MultimodalSpans(
         parts=tuple(parts),
         starts=starts,
-        places=places,
-        features={name: np.concatenate([one.features[name] for one in parts]) for name in names},
+        places=positions,
+        features={name: np.concatenate([part.features[name] for part in parts]) for name in names},
         axes=_axes(len(tokens), parts, starts) if axes > 1 else None,
         stretches=tuple(stretches) if whole else (),
         mutual=mutual,

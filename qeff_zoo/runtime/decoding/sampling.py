@@ -88,9 +88,9 @@ class Sampling:
     given: ClassVar[frozenset[str]] = frozenset()
 
     def __new__(cls, **given: Any) -> "Sampling":
-        made = super().__new__(cls)
-        object.__setattr__(made, "given", frozenset(given))
-        return made
+        instance = super().__new__(cls)
+        object.__setattr__(instance, "given", frozenset(given))
+        return instance
 
     def __post_init__(self) -> None:
         if problems := [*self._problems()]:
@@ -236,10 +236,10 @@ class Sampler:
         token = self._checked(logits)
         if self._random is not None:
             tokens, shares = self._limited(self._scores(logits))
-            place = _reach(shares, self._random.random())
-            token = int(tokens[place])
+            index = _reach(shares, self._random.random())
+            token = int(tokens[index])
             if self._surprise is not None:
-                self._surprise.observe(float(shares[place] / shares.sum(dtype=np.float64)))
+                self._surprise.observe(float(shares[index] / shares.sum(dtype=np.float64)))
         else:
             token = self._best(logits, token)
         return self.take(token)
@@ -292,9 +292,9 @@ class Sampler:
         at = np.searchsorted(guess.among, tokens).clip(max=len(guess.among) - 1)
         known = guess.among[at] == tokens
         drafted[known] = guess.shares[at[known]]
-        place = np.flatnonzero(tokens == guess.token)
+        index = np.flatnonzero(tokens == guess.token)
         # The draft was sampled from q, which therefore is above 0.
-        if len(place) and self._random.random() * drafted[place[0]] < ours[place[0]]:
+        if len(index) and self._random.random() * drafted[index[0]] < ours[index[0]]:
             token = guess.token
         else:
             left = np.maximum(ours - drafted, 0)
@@ -309,8 +309,8 @@ class Sampler:
 
     def prompt_logprobs(self, logits: Array, token: int) -> TokenLogprobs:
         """Return the log-probability of a token of the prompt, with its rank."""
-        found = self._logprobs(logits, token, self._sampling.prompt_logprobs or 0)
-        return replace(found, rank=int((logits > logits[token]).sum()) + 1)
+        logprobs = self._logprobs(logits, token, self._sampling.prompt_logprobs or 0)
+        return replace(logprobs, rank=int((logits > logits[token]).sum()) + 1)
 
     @staticmethod
     def _logprobs(logits: Array, token: int, count: int) -> TokenLogprobs:
@@ -410,7 +410,7 @@ def _reach(shares: Array, number: float) -> int:
     blocks = np.add.reduceat(shares, np.arange(0, len(shares), _BLOCK), dtype=np.float64).cumsum()
     wanted = min(number * blocks[-1], np.nextafter(blocks[-1], 0))  # below the total
     block = int(blocks.searchsorted(wanted, side="right"))
-    found = shares[block * _BLOCK : (block + 1) * _BLOCK]
-    reached = (blocks[block - 1] if block else 0) + found.cumsum(dtype=np.float64)
+    block_shares = shares[block * _BLOCK : (block + 1) * _BLOCK]
+    reached = (blocks[block - 1] if block else 0) + block_shares.cumsum(dtype=np.float64)
     wanted = min(wanted, np.nextafter(reached[-1], 0))
     return block * _BLOCK + int(reached.searchsorted(wanted, side="right"))

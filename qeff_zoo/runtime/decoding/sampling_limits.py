@@ -26,19 +26,19 @@ def nucleus(shares: Array, top_p: float) -> Array:
     """
     total = shares.sum(dtype=np.float64)
     # All smaller values do not add up to 1 - top_p; halved, to allow for rounding.
-    places = np.flatnonzero(shares >= (1 - top_p) * total / len(shares) / 2)
-    found = shares[places]
-    kinds = found.view(np.uint32) >> 16
-    mass = np.bincount(kinds, weights=found)[::-1].cumsum()  # of the largest kind, of two, …
+    indices = np.flatnonzero(shares >= (1 - top_p) * total / len(shares) / 2)
+    kept = shares[indices]
+    kinds = kept.view(np.uint32) >> 16
+    mass = np.bincount(kinds, weights=kept)[::-1].cumsum()  # of the largest kind, of two, …
     wanted = top_p * total
     nth = min(int(mass.searchsorted(wanted)), len(mass) - 1)
     least = len(mass) - 1 - nth
     border = np.flatnonzero(kinds == least)
-    border = border[np.argsort(-found[border], kind="stable")]
-    reached = (mass[nth - 1] if nth else 0) + found[border].cumsum(dtype=np.float64)
+    border = border[np.argsort(-kept[border], kind="stable")]
+    reached = (mass[nth - 1] if nth else 0) + kept[border].cumsum(dtype=np.float64)
     inside = kinds > least
     inside[border[: int(reached.searchsorted(wanted)) + 1]] = True
-    return places[inside]
+    return indices[inside]
 
 
 def informative(scores: Array, top_h: float) -> Array:
@@ -87,8 +87,8 @@ def _logarithms(shares: Array) -> Array:
     """Return natural logarithms of normalized probabilities, -inf for 0."""
     wide = shares.astype(np.float64)
     with np.errstate(divide="ignore"):
-        found: Array = np.log(wide / wide.sum())
-    return found
+        logarithms: Array = np.log(wide / wide.sum())
+    return logarithms
 
 
 def _entropy(logs: Array) -> float:

@@ -101,7 +101,7 @@ class Door:
             if visitor and (client := self._attend(visitor)):
                 yield client
         now = time.monotonic()
-        for visitor in [one for one in self._visitors.values() if one.until < now]:
+        for visitor in [value for value in self._visitors.values() if value.until < now]:
             self._leave(visitor.connection)
 
     def refuse(self, connection: socket.socket, error: HandoffError) -> None:

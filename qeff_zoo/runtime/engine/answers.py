@@ -40,8 +40,8 @@ class Request:
         text: The prompt's; None for one that was given as token ids.
         adapter: Name of one that the session has; None for the model as it is.
         spans: Images or recordings, if it has any.
-        source: Token ids of the text that is to be written of, where the prompt is only how the answer begins; of what
-            is asked about an image, with those in its places.
+        source: Token ids of the encoder's text, if the prompt is only the beginning of the answer; those of a question
+            about an image include its placeholders.
         image: Array of the image for which a text is generated.
         settings: Generation settings.
         documents: Lengths of the documents at the beginning of the prompt, each computed independently.
@@ -102,7 +102,7 @@ def require_no_choices(prompts: Iterable[object], choices: Mapping[str, Any]) ->
     """
     usual = (None, False, (), Sampling())
     given = [name for name, value in choices.items() if all(value != one for one in usual)]
-    if given and any(isinstance(one, Request) for one in prompts):
+    if given and any(isinstance(prompt, Request) for prompt in prompts):
         raise GenerationError(
             f"{', '.join(given)} cannot change a Request, which has its choices already. Expected prompts that are "
             f"texts or token ids. Give {', '.join(given)} to `request`, where it is made."

@@ -131,7 +131,7 @@ class Conversation:
         if rest and rest[0].get("role") == "system":
             system = _text_of(rest.pop(0))
         if [one.get("role") for one in rest] != ["user", "assistant"] * (len(rest) // 2):
-            roles = ", ".join(str(one.get("role")) for one in messages) or "none"
+            roles = ", ".join(str(message.get("role")) for message in messages) or "none"
             raise GenerationError(
                 f"The conversation has messages of the roles {roles}; expected user and assistant in turns, after at "
                 "most one of system. Correct the file."

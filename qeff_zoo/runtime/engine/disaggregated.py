@@ -141,7 +141,7 @@ class PrefillServer:
             request = wire.receive(client, until)
             _check(request, self._terms, "The client")
             groups = wire.room_for(request.get("arrays", []))
-            for array in (one for group in groups for one in group.values()):
+            for array in (value for group in groups for value in group.values()):
                 wire.fill(client, array, until)
             reply, arrays = self._serve(request, groups)
         except GenerationError as error:
@@ -162,8 +162,8 @@ class PrefillServer:
         if "prompt" not in request:
             (prepared,) = groups or ({},)
             encoded = self._read(prepared)
-            found = {"grid": encoded.grid, "arrays": wire.sizes_of([encoded.features])}
-            return found, [*encoded.features.values()]
+            reply = {"grid": encoded.grid, "arrays": wire.sizes_of([encoded.features])}
+            return reply, [*encoded.features.values()]
         handover = self._run(request["prompt"], request.get("grids", []), groups)
         return {}, [handover.logits, *(handover.states[name] for name in sorted(handover.states))]
 
@@ -248,7 +248,7 @@ class Prefills:
             raise HandoffError(
                 "No prefill server is named; expected the address of at least one. Give --prefill-from HOST:PORT."
             )
-        self.addresses = [_address(one) for one in addresses]
+        self.addresses = [_address(address) for address in addresses]
         self._decoder, self._terms, self._key = session.decoder, terms_of(session), api_key
         if isinstance(session.reader, RemoteEncoder):
             session.reader.request_features = self.read
@@ -294,10 +294,10 @@ class Prefills:
             f"the states of {len(prompt):,} tokens. See whether it runs; the prompt is computed here "
             "meanwhile"
         )
-        _, found = self._in_turns(
-            request, [one for part in features for one in part.values()], room, what
+        _, handover = self._in_turns(
+            request, [value for part in features for value in part.values()], room, what
         )
-        return Handover(found.pop(_LOGITS), found)
+        return Handover(handover.pop(_LOGITS), handover)
 
     def read(self, prepared: Mapping[str, Array]) -> tuple[tuple[int, int, int], dict[str, Array]]:
         """Encode an image on one of the servers; after a failure on the next one.
@@ -313,8 +313,8 @@ class Prefills:
         """
 
         def room(reply: Mapping[str, Any]) -> dict[str, Array]:
-            (found,) = wire.room_for(reply.get("arrays")) or ({},)
-            return found
+            (arrays,) = wire.room_for(reply.get("arrays")) or ({},)
+            return arrays
 
         what = "what it reads of an image. See whether it runs, and ask again"
         request = {"arrays": wire.sizes_of([prepared])}
@@ -405,7 +405,11 @@ def _parts(grids: Any, groups: Sequence[Mapping[str, Array]]) -> list[Encoded]:
     fits = isinstance(grids, list) and len(grids) == len(groups)
     for grid, features in zip(grids, groups, strict=True) if fits else ():
         rows = {len(array) if array.ndim == 2 else 0 for array in features.values()}
-        sizes = isinstance(grid, list) and len(grid) == 3 and all(type(one) is int for one in grid)
+        sizes = (
+            isinstance(grid, list)
+            and len(grid) == 3
+            and all(type(coordinate) is int for coordinate in grid)
+        )
         fits = fits and sizes and min(grid) > 0 and len(rows) == 1 and 0 not in rows
     if not fits:
         raise HandoffError(

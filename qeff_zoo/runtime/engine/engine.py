@@ -324,8 +324,8 @@ class Engine:
             BusyError: If there is no room for all of them.
         """
         handles = [
-            Handle(self, one if isinstance(one, Request) else self.session.request(one))
-            for one in requests
+            Handle(self, request if isinstance(request, Request) else self.session.request(request))
+            for request in requests
         ]
         with self._changed:
             if self._closing:

@@ -311,9 +311,9 @@ class Scheduler:
         """Encode the texts or images of new requests, each into its batch slot; again after an eviction."""
         if self._sources and requests:
             before = self._sources.seconds
-            self._sources.read({row: one.read for row, one in requests.items()})
+            self._sources.read({row: request.read for row, request in requests.items()})
             self.timings.prefill_seconds += self._sources.seconds - before
-            self.timings.prefill_tokens += sum(len(one.source) for one in requests.values())
+            self.timings.prefill_tokens += sum(len(request.source) for request in requests.values())
 
     def _take_over(self, slot: _Slot) -> None:
         """Restore a prompt that another process computed; after an eviction, it is computed here."""
@@ -329,11 +329,13 @@ class Scheduler:
         It is the least advanced of the group with most slots, of the client with most slots.
         """
         of_client, of_group = rows.of(group)
-        slots = [one for one in self._slots if not of_client or one.group.client == group.client]
-        most = max((rows.of(one.group) for one in slots), default=(0, 0))
+        slots = [slot for slot in self._slots if not of_client or slot.group.client == group.client]
+        most = max((rows.of(slot.group) for slot in slots), default=(0, 0))
         if of_group or most[bool(of_client)] < 2:
             return None
-        return min((one for one in slots if rows.of(one.group) == most), key=lambda one: one.done)
+        return min(
+            (slot for slot in slots if rows.of(slot.group) == most), key=lambda one: one.done
+        )
 
     def _evict(self, slot: _Slot) -> None:
         """Take a request's batch slot away; the request is the first of its group to wait."""
@@ -388,14 +390,14 @@ class Scheduler:
     def _reuse(self, slot: _Slot) -> None:
         """Restore cached states of the next tokens: blocks of the prompt, or documents."""
         if slot.placing:
-            found = 0 if slot.done else slot.placing.look()
+            cached = 0 if slot.done else slot.placing.look()
             self._place(slot)
         else:
             prompt, spans = slot.answer.request.prompt, slot.answer.request.spans
             done = self._prefixes.restore(slot.keys, slot.row, slot.done, len(prompt), spans)
-            found, slot.done = done - slot.done, done
-        slot.answer.reused_tokens += found
-        self.timings.reused_tokens += found
+            cached, slot.done = done - slot.done, done
+        slot.answer.reused_tokens += cached
+        self.timings.reused_tokens += cached
 
     def _place(self, slot: _Slot) -> None:
         """Write the documents of a prompt into its batch slot once all of them are computed."""
@@ -405,10 +407,10 @@ class Scheduler:
     def _will_be_reused(self, slot: _Slot, chunk: Sequence[_Slot]) -> bool:
         """Whether a prompt of this call computes the block or document that comes next."""
         if slot.placing:
-            return any(one.placing and one.placing.key == slot.placing.key for one in chunk)
-        place = self._prefixes.place(slot.done)
-        key = slot.keys[place : place + 1]
-        return any(key and key == one.keys[place : place + 1] for one in chunk)
+            return any(item.placing and item.placing.key == slot.placing.key for item in chunk)
+        position = self._prefixes.place(slot.done)
+        key = slot.keys[position : position + 1]
+        return any(key and key == item.keys[position : position + 1] for item in chunk)
 
     def _prefill(self, chunk: Sequence[_Slot], length: int) -> None:
         pieces = {slot.row: slot.next_piece(length, no_single=self._splits) for slot in chunk}

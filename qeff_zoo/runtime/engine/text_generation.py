@@ -153,9 +153,9 @@ class TextGenerationSession(PromptReader):
         Raises:
             GenerationError: If transformers' `generate` would refuse a setting.
         """
-        if found := [*problems(self._published, self.decoder.vocab_size)]:
+        if faults := [*problems(self._published, self.decoder.vocab_size)]:
             raise GenerationError(
-                "\n".join(found)
+                "\n".join(faults)
                 + f"\nThey are those of package {str(self.folder)!r}; --generation-config none ignores them."
             )
         return GenerationSettings.of(self._published)
@@ -467,9 +467,9 @@ class TextGenerationSession(PromptReader):
     @property
     def shown(self) -> Mapping[str, int]:
         """Numbers of images or audio inputs in requests so far, of encoded ones, and of bytes, as `Stats` has them."""
-        counts: dict[str, int] = {one.kind: one.asked for one in self.readers}
-        encoded = {f"encoded_{one.kind}": one.read for one in self.readers}
-        return {**counts, **encoded, "feature_bytes": sum(one.used for one in self.readers)}
+        counts: dict[str, int] = {reader.kind: reader.asked for reader in self.readers}
+        encoded = {f"encoded_{reader.kind}": reader.read for reader in self.readers}
+        return {**counts, **encoded, "feature_bytes": sum(reader.used for reader in self.readers)}
 
     @property
     def kept_bytes(self) -> int:
@@ -502,7 +502,7 @@ class TextGenerationSession(PromptReader):
             if isinstance(word, str):
                 forms = (word, f" {word.lstrip()}")
                 words += dict.fromkeys(
-                    tuple(self._encode(one, special_tokens=False)) for one in forms
+                    tuple(self._encode(form, special_tokens=False)) for form in forms
                 )
             else:
                 words.append(word)

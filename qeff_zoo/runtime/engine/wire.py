@@ -140,7 +140,8 @@ def fill(connection: socket.socket, array: Array, until: float | None = None) ->
 def sizes_of(groups: Sequence[Mapping[str, Array]]) -> list[dict[str, list[Any]]]:
     """Return the types and shapes of arrays, for `room_for`."""
     return [
-        {name: [str(one.dtype), [*one.shape]] for name, one in group.items()} for group in groups
+        {name: [str(value.dtype), [*value.shape]] for name, value in group.items()}
+        for group in groups
     ]
 
 
@@ -151,7 +152,7 @@ def room_for(headers: Any) -> list[dict[str, Array]]:
         HandoffError: If there are none, or they are too large.
     """
     sizes = (
-        [one.items() if isinstance(one, dict) else None for one in headers]
+        [header.items() if isinstance(header, dict) else None for header in headers]
         if isinstance(headers, list)
         else [None]
     )
@@ -170,7 +171,7 @@ def room_for(headers: Any) -> list[dict[str, Array]]:
             f"A message has arrays of {bytes_:,} bytes; expected at most {_MOST_ARRAYS:,}. Give the prompt fewer or "
             "smaller images."
         )
-    return [{name: np.empty(shape, kind) for name, (kind, shape) in one or ()} for one in sizes]
+    return [{name: np.empty(shape, kind) for name, (kind, shape) in size or ()} for size in sizes]
 
 
 def _is_size(size: Any) -> bool:

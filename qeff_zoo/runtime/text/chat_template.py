@@ -112,13 +112,15 @@ class ChatTemplate:
         config = read_json(folder / "tokenizer_config.json")
         file = folder / "chat_template.jinja"
         older = read_json(folder / "chat_template.json")  # of processors
-        found = older.get("chat_template", config.get("chat_template"))
-        if isinstance(found, list):  # several, by name
-            found = {entry["name"]: entry["template"] for entry in found}
-        sources: dict[str, Any] = dict(found) if isinstance(found, dict) else {_DEFAULT: found}
+        template = older.get("chat_template", config.get("chat_template"))
+        if isinstance(template, list):  # several, by name
+            template = {entry["name"]: entry["template"] for entry in template}
+        sources: dict[str, Any] = (
+            dict(template) if isinstance(template, dict) else {_DEFAULT: template}
+        )
         if file.is_file():
             sources[_DEFAULT] = read_text(file)
-        sources |= {one.stem: read_text(one) for one in sorted(folder.glob(f"{FOLDER}/*.jinja"))}
+        sources |= {path.stem: read_text(path) for path in sorted(folder.glob(f"{FOLDER}/*.jinja"))}
         sources = {name: text for name, text in sources.items() if text}
         return cls(sources, special_tokens(folder)) if sources else None
 

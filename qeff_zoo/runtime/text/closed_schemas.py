@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """JSON Schemas whose objects have the keys of their properties alone.
 
-JSON Schema allows further keys where it says nothing, and a small model writes them without end.
+JSON Schema allows keys that a schema does not name, and a small model writes them without end.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -55,22 +55,22 @@ class _Closing:
         is_composed = any(name in schema for name in (*_KEYS, "allOf", *_SINGLE))
         if not is_composed or not any(name in part for part in parts for name in _KEYS):
             return self._mapped(schema, self.closed)
-        found = self._opened(schema, without_reference=len(parts) > 1)
+        opened = self._opened(schema, without_reference=len(parts) > 1)
         if any(name in part for part in parts for name in _OPENING):
-            return found
+            return opened
         for name in _KEYS:
             keys = {key: True for part in parts for key in part.get(name) or ()}
             if keys:
-                found[name] = {**keys, **found.get(name, {})}
-        found["additionalProperties"] = False
-        with_classes(found)
-        return found
+                opened[name] = {**keys, **opened.get(name, {})}
+        opened["additionalProperties"] = False
+        with_classes(opened)
+        return opened
 
     def _opened(self, schema: Any, *, without_reference: bool = True) -> Any:
         """Return a schema of an object that has keys of other schemas too: only the values of its keys are closed."""
         if not isinstance(schema, Mapping):
             return schema
-        found = self._mapped(schema, self._opened)
+        opened = self._mapped(schema, self._opened)
         definition = resolved(schema.get("$ref"), self._root)
         if definition is not None and without_reference:
             self._count += 1
@@ -79,25 +79,25 @@ class _Closing:
                     f"Cannot close the objects of a JSON Schema: composed objects have more than {_MOST:,} references; "
                     "expected fewer, and none to themselves. Change it, or leave the option out."
                 )
-            del found["$ref"]
-            found["allOf"] = [*found.get("allOf", ()), self._opened(definition)]
-        return found
+            del opened["$ref"]
+            opened["allOf"] = [*opened.get("allOf", ()), self._opened(definition)]
+        return opened
 
     def _mapped(self, schema: Schema, same: Callable[[Any], Any]) -> dict[str, Any]:
         """Return a schema with closed values, and with the result of `same` for each schema of the same object."""
-        found = dict(schema)
+        mapped = dict(schema)
         for name, value in schema.items():
             if name in _NAMED and isinstance(value, Mapping):
-                found[name] = {key: self.closed(one) for key, one in value.items()}
+                mapped[name] = {key: self.closed(entry) for key, entry in value.items()}
             elif name in _LISTS and isinstance(value, list):
-                found[name] = [same(one) for one in value]
+                mapped[name] = [same(item) for item in value]
             elif name == "prefixItems" and isinstance(value, list):
-                found[name] = [self.closed(one) for one in value]
+                mapped[name] = [self.closed(item) for item in value]
             elif name in _VALUES:
-                found[name] = self.closed(value)
+                mapped[name] = self.closed(value)
             elif name in _SINGLE:
-                found[name] = same(value)
-        return found
+                mapped[name] = same(value)
+        return mapped
 
     def _parts(self, schema: Schema) -> Iterator[Schema]:
         """Yield a schema, and all others of the same object."""

@@ -93,8 +93,8 @@ class DistinctGuide:
             return ()
         reading = state.reading if isinstance(state, Inside) else None
         if reading is None or not any(one.differs for one in reading.opened):
-            found: list[int] = np.flatnonzero(mask & self._spellings.opening).tolist()
-            return found
+            tokens: list[int] = np.flatnonzero(mask & self._spellings.opening).tolist()
+            return tokens
         if np.count_nonzero(mask) <= _FEW:
             few: list[int] = np.flatnonzero(mask).tolist()
             return few
@@ -141,5 +141,5 @@ class DistinctGuide:
 
 def _mask(matcher: Any, size: int) -> Array:
     bits = np.frombuffer(matcher.compute_bitmask(), np.uint8)
-    found: Array = np.unpackbits(bits, count=size, bitorder="little").view(bool)
-    return found
+    mask: Array = np.unpackbits(bits, count=size, bitorder="little").view(bool)
+    return mask

@@ -90,33 +90,33 @@ class Schemas:
 
     def _flat(self, schemas: Iterable[Any]) -> Nodes:
         """Return schemas with their references and alternatives."""
-        found: list[Mapping[str, Any]] = []
+        nodes: list[Mapping[str, Any]] = []
         rest, visited = [*schemas], set[int]()
         while rest:
             one = rest.pop()
             if not isinstance(one, Mapping) or id(one) in visited:
                 continue
             visited.add(id(one))
-            found.append(one)
+            nodes.append(one)
             for name in _ALTERNATIVES:
                 rest += one.get(name) or ()
             rest.append(resolved(one.get("$ref"), self._root))
-        return tuple(found)
+        return tuple(nodes)
 
     def inner(self, outer: Container) -> Nodes:
         """Return the schemas of the current item or value of a container."""
-        found: list[Any] = []
+        nodes: list[Any] = []
         for node in outer.nodes:
             if not outer.is_array:
                 named = node.get("properties", {})
-                found.append(named.get(outer.key, node.get("additionalProperties")))
-                found += node.get("patternProperties", {}).values()
+                nodes.append(named.get(outer.key, node.get("additionalProperties")))
+                nodes += node.get("patternProperties", {}).values()
                 continue
             items = node.get("items")
             first = items if isinstance(items, list) else node.get("prefixItems", [])
             rest = node.get("additionalItems") if isinstance(items, list) else items
-            found.append(first[outer.count] if outer.count < len(first) else rest)
-        return self._flat(found)
+            nodes.append(first[outer.count] if outer.count < len(first) else rest)
+        return self._flat(nodes)
 
     def read(self, reading: Reading, data: bytes) -> Reading | None:
         """Return what has been read after more text; None if an item occurs twice.
@@ -201,4 +201,6 @@ def _plain(value: Any) -> Any:
         return int(value)
     if isinstance(value, list):
         return [*map(_plain, value)]
-    return {key: _plain(one) for key, one in value.items()} if isinstance(value, dict) else value
+    return (
+        {key: _plain(entry) for key, entry in value.items()} if isinstance(value, dict) else value
+    )

@@ -95,7 +95,7 @@ class PlaceReader:
 
     def __init__(self, places: Places) -> None:
         self._places = places
-        self._calls = [re.compile(one + rb"\s*\Z") for one in places.calls]
+        self._calls = [re.compile(call + rb"\s*\Z") for call in places.calls]
         self._argument = re.compile(places.argument + rb"\s*\Z")
         self._answer = re.compile(places.answer + rb"\s*\Z")
         # First bytes of values that may have arrays, and of texts in which a mark may occur.
@@ -181,9 +181,9 @@ class PlaceReader:
             state = replace(state, phase="calls")
         if state.phase != "calls" or not places.argument:
             return state
-        found = self._call_at(text)
-        if found and (not state.in_text or _MARK in found[0]):
-            return replace(state, name=found["name"].decode(), in_text=False)
+        call = self._call_at(text)
+        if call and (not state.in_text or _MARK in call[0]):
+            return replace(state, name=call["name"].decode(), in_text=False)
         if state.in_text:
             return replace(state, in_text=False, text=b"") if text.endswith(places.end) else state
         argument = self._argument.search(text) if places.texts else None
@@ -192,7 +192,7 @@ class PlaceReader:
         return state
 
     def _call_at(self, text: bytes) -> "re.Match[bytes] | None":
-        return next((found for one in self._calls if (found := one.search(text))), None)
+        return next((match for call in self._calls if (match := call.search(text))), None)
 
     def _schemas_at(self, state: Outside, byte: int) -> Schemas | None:
         """Return the schemas of a value that may begin; None if there is no place of one."""
@@ -208,8 +208,8 @@ class PlaceReader:
         if state.phase != "calls" or byte not in self._begins:
             return None
         if not places.argument:
-            found = self._call_at(state.text)
-            return self._schemas_of(found["name"].decode(), "") if found else None
+            call = self._call_at(state.text)
+            return self._schemas_of(call["name"].decode(), "") if call else None
         argument = self._argument.search(state.text)
         if argument is None or not state.name:
             return None

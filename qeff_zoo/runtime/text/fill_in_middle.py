@@ -47,19 +47,19 @@ def middle_tokens(tokenizer: Tokenizer) -> dict[str, int] | None:
     """Return the ids of a tokenizer's tokens for fill in the middle by their fields; None if it has none."""
     for family in FAMILIES:
         named = {name: text for name, text in vars(family).items() if text}
-        found = {name: tokenizer.token_id(text) for name, text in named.items()}
-        if all(token is not None for token in found.values()):
-            return {name: token for name, token in found.items() if token is not None}
+        ids = {name: tokenizer.token_id(text) for name, text in named.items()}
+        if all(token is not None for token in ids.values()):
+            return {name: token for name, token in ids.items() if token is not None}
     return None
 
 
 def file_tokens(tokenizer: Tokenizer) -> dict[str, int]:
     """Return the ids of a tokenizer's tokens for repositories and files, of those that it has."""
-    found = {
+    ids = {
         name: next((id for text in texts if (id := tokenizer.token_id(text)) is not None), None)
         for name, texts in FILES.items()
     }
-    return {name: token for name, token in found.items() if token is not None}
+    return {name: token for name, token in ids.items() if token is not None}
 
 
 def files_context(tokenizer: Tokenizer, files: Sequence[tuple[str, str]]) -> list[int]:
@@ -69,18 +69,18 @@ def files_context(tokenizer: Tokenizer, files: Sequence[tuple[str, str]]) -> lis
         tokenizer: Tokenizer of the model.
         files: Names and texts; none of them is read as an added token.
     """
-    known, found = file_tokens(tokenizer), list[int]()
+    known, tokens = file_tokens(tokenizer), list[int]()
     if "repository" in known:
-        found += [known["repository"], *tokenizer.spell(_REPOSITORY)]
+        tokens += [known["repository"], *tokenizer.spell(_REPOSITORY)]
     for name, text in files:
         if "file" in known:
-            found += [known["file"], *tokenizer.spell(f"{name}\n")]
+            tokens += [known["file"], *tokenizer.spell(f"{name}\n")]
         else:
-            found += tokenizer.spell(_SNIPPET)
-        found += tokenizer.spell(text)
+            tokens += tokenizer.spell(_SNIPPET)
+        tokens += tokenizer.spell(text)
     if "file" in known:
-        found += [known["file"], *tokenizer.spell(_FILE)]
-    return found
+        tokens += [known["file"], *tokenizer.spell(_FILE)]
+    return tokens
 
 
 def middle_prompt(

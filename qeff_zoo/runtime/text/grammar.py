@@ -218,7 +218,7 @@ class Guides:
         known = (self._tokenizer and self._tokenizer.token_bytes) or {}
         special = {*self._eos, *(self._tokenizer.special if self._tokenizer else ())}
         tokens = range(self._vocab_size)
-        return Spellings([b"" if one in special else known.get(one, b"") for one in tokens])
+        return Spellings([b"" if token in special else known.get(token, b"") for token in tokens])
 
     def _vocabulary_with(self, marks: frozenset[int]) -> Any:
         """Return the vocabulary for grammars that name some ordinary tokens by id."""
@@ -317,13 +317,13 @@ class GrammarGuide:
     def allowed(self) -> Array:
         """See `Guide`."""
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
-        found = np.unpackbits(bits, count=self._vocab_size, bitorder="little").view(bool)
-        if not found.any():
+        mask = np.unpackbits(bits, count=self._vocab_size, bitorder="little").view(bool)
+        if not mask.any():
             raise NoTokenError(
                 f"No token goes on with the answer: {self._matcher.get_error() or 'it is complete'}. Expected a form "
                 "that the vocabulary can spell. Make it simpler."
             )
-        return found
+        return mask
 
     def allows(self, token: int) -> bool:
         """See `Guide`."""
@@ -347,15 +347,15 @@ class EitherGuide:
 
     def allowed(self) -> Array:
         """See `Guide`."""
-        found, failed = [], None
+        masks, failed = [], None
         for guide in self._guides:
             try:
-                found.append(guide.allowed())
+                masks.append(guide.allowed())
             except NoTokenError as error:  # another form may go on
                 failed = error
-        if failed and not found:
+        if failed and not masks:
             raise failed
-        mask: Array = np.logical_or.reduce(found)
+        mask: Array = np.logical_or.reduce(masks)
         return mask
 
     def allows(self, token: int) -> bool:

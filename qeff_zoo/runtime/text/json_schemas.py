@@ -76,42 +76,46 @@ def _narrowed(schema: Any, negation: Negation) -> Any:
     if not isinstance(schema, Mapping):
         return schema
     root = negation.root
-    found = {key: one for key, one in schema.items() if one is not None or key in _NULLABLE}
-    _excluded(found, root)
-    with_alternatives(found, negation)
-    without_unevaluated(found, root)
-    _containing(found, negation)
+    changed = {key: value for key, value in schema.items() if value is not None or key in _NULLABLE}
+    _excluded(changed, root)
+    with_alternatives(changed, negation)
+    without_unevaluated(changed, root)
+    _containing(changed, negation)
     for rewrite in (_dialect, _sizes, _dependents, with_look_ahead, _counted):
-        rewrite(found)
+        rewrite(changed)
     for key in _SINGLE:
-        if isinstance(found.get(key), Mapping):
-            found[key] = _narrowed(found[key], negation)
+        if isinstance(changed.get(key), Mapping):
+            changed[key] = _narrowed(changed[key], negation)
     for key in _LISTS:
-        if isinstance(found.get(key), list):
-            found[key] = [_narrowed(one, negation) for one in found[key]]
+        if isinstance(changed.get(key), list):
+            changed[key] = [_narrowed(one, negation) for one in changed[key]]
     for key in _NAMED:
-        if isinstance(found.get(key), Mapping):
-            found[key] = {name: _narrowed(one, negation) for name, one in found[key].items()}
+        if isinstance(changed.get(key), Mapping):
+            changed[key] = {
+                name: _narrowed(value, negation) for name, value in changed[key].items()
+            }
     for rewrite in (_format, _bounds, _alternatives, with_classes):
-        rewrite(found)
-    _names(found, root)
-    return _different(found, root)
+        rewrite(changed)
+    _names(changed, root)
+    return _different(changed, root)
 
 
 def without_distinct(schema: Any) -> Any:
-    """Return a schema whose arrays may have equal items, in all places that `narrowed` reads."""
+    """Return a schema whose arrays may have equal items, in all parts that `narrowed` reads."""
     if not isinstance(schema, Mapping):
         return schema
-    found = {key: one for key, one in schema.items() if key != "uniqueItems" or one is not True}
+    changed = {
+        key: entry for key, entry in schema.items() if key != "uniqueItems" or entry is not True
+    }
     for key in (*_SINGLE, *_LISTS, *_NAMED):
-        value = found.get(key)
+        value = changed.get(key)
         if isinstance(value, list):
-            found[key] = [*map(without_distinct, value)]
+            changed[key] = [*map(without_distinct, value)]
         elif isinstance(value, Mapping) and key in _NAMED:
-            found[key] = {name: without_distinct(one) for name, one in value.items()}
+            changed[key] = {name: without_distinct(entry) for name, entry in value.items()}
         elif isinstance(value, Mapping):
-            found[key] = without_distinct(value)
-    return found
+            changed[key] = without_distinct(value)
+    return changed
 
 
 def _dialect(schema: Schema) -> None:
@@ -190,7 +194,7 @@ def _bounds(schema: Schema) -> None:
     """Round bounds inwards: to numbers of llguidance, which are float64, and to its largest ones."""
     given = schema.get("type", "number")
     kinds = given if isinstance(given, list) else [given]
-    for kind in [one for one in _BOUNDS if one in kinds]:
+    for kind in [bound for bound in _BOUNDS if bound in kinds]:
         for keys, inward in ((_LOWER, math.inf), (_UPPER, -math.inf)):
             for key in keys:
                 if _is_number(schema.get(key)):
@@ -214,10 +218,10 @@ def _rounded(bound: float, inward: float, most: float) -> float:
 def _alternatives(schema: Schema) -> None:
     """Close alternatives whose pattern llguidance cannot read, such as that of a decimal number's text.
 
-    They keep their places, which references may name.
+    They keep their paths, which references may name.
     """
     if isinstance(options := schema.get("anyOf"), list) and not all(map(_looks_around, options)):
-        schema["anyOf"] = [False if _looks_around(one) else one for one in options]
+        schema["anyOf"] = [False if _looks_around(option) else option for option in options]
 
 
 def _looks_around(schema: Any) -> bool:
@@ -308,12 +312,14 @@ def _excluded(schema: Schema, root: Any) -> None:
     if values is not None and wrong is not None:
         del schema["not"]
         schema.pop("const", None)
-        schema["enum"] = [one for one in values if not _is_in(one, wrong)]
+        schema["enum"] = [value for value in values if not _is_in(value, wrong)]
 
 
 def _is_in(value: Any, values: list[Any]) -> bool:
     """Return whether values have a value, as JSON compares them: true is not 1."""
-    return any(one == value and isinstance(one, bool) == isinstance(value, bool) for one in values)
+    return any(
+        item == value and isinstance(item, bool) == isinstance(value, bool) for item in values
+    )
 
 
 def _different(schema: Schema, root: Any) -> Schema:

@@ -56,7 +56,7 @@ def code_of(language: str) -> str:
     """Return the code of a language, given its code, its name, a model's token, or a tag such as "de-DE"."""
     plain = language.strip().strip("<|>").lower()
     by_name = {name: code for code, name in _names().items()}
-    found = by_name.get(plain, _OTHERS.get(plain, plain))
-    tag = _TAG.fullmatch(found)
-    code = _CODES.get(tag[1], tag[1]) if tag else found
-    return code if code in _names() else found
+    known = by_name.get(plain, _OTHERS.get(plain, plain))
+    tag = _TAG.fullmatch(known)
+    code = _CODES.get(tag[1], tag[1]) if tag else known
+    return code if code in _names() else known

@@ -123,7 +123,7 @@ class LateInteraction:
         )
 
     def places(self, text: Encoded, kind: str | None) -> list[int]:
-        """Return the places of the tokens that are compared.
+        """Return the indices of the tokens that are compared.
 
         Args:
             text: The text, expanded.

@@ -20,12 +20,12 @@ _LISTS, _TEXTS = ("tool_calls",), ("reasoning_content", "reasoning", "thinking")
 
 def leading_roles(messages: Sequence[Message]) -> tuple[str, ...]:
     """Return the roles of the system messages at the beginning."""
-    found = []
+    roles = []
     for message in messages:
         if message.get("role") not in _SYSTEM:
             break
-        found.append(str(message["role"]))
-    return tuple(found)
+        roles.append(str(message["role"]))
+    return tuple(roles)
 
 
 def later_roles(messages: Sequence[Message]) -> tuple[str, ...]:
@@ -57,32 +57,32 @@ def arrangements(messages: Sequence[Message]) -> Iterator[list[Message]]:
 
 def _joined(messages: Sequence[Message]) -> list[Message]:
     """Return one message with the texts of all; none for no messages."""
-    found: list[Message] = []
+    joined: list[Message] = []
     for message in messages:
-        found = [_both(found[0], message) if found else message]
-    return found
+        joined = [_both(joined[0], message) if joined else message]
+    return joined
 
 
 def _joined_turns(messages: Sequence[Message]) -> list[Message]:
     """Join consecutive messages of the user, and of the assistant."""
-    found: list[Message] = []
+    joined: list[Message] = []
     for message in messages:
-        if found and message.get("role") in _TURNS and message["role"] == found[-1].get("role"):
-            found[-1] = _both(found[-1], message)
+        if joined and message.get("role") in _TURNS and message["role"] == joined[-1].get("role"):
+            joined[-1] = _both(joined[-1], message)
         else:
-            found.append(message)
-    return found
+            joined.append(message)
+    return joined
 
 
 def _with_results(messages: Sequence[Message]) -> list[Message]:
     """Join messages of the user with the results of tools before them."""
-    found: list[Message] = []
+    joined: list[Message] = []
     for message in messages:
-        if message.get("role") == "user" and found and found[-1].get("role") == "tool":
-            found[-1] = _both(found[-1], message)
+        if message.get("role") == "user" and joined and joined[-1].get("role") == "tool":
+            joined[-1] = _both(joined[-1], message)
         else:
-            found.append(message)
-    return found
+            joined.append(message)
+    return joined
 
 
 def _both(first: Message, second: Message) -> dict[str, Any]:

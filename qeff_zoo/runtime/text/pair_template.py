@@ -50,22 +50,22 @@ class PairTemplate:
         Raises:
             GenerationError: There is no template, or it does not write both texts of a pair.
         """
-        found = None
+        pair_template = None
         if template is not None:
             source = template.source()
-            found = cls(
+            pair_template = cls(
                 source=source,
                 form=encoder.form,
                 values=encoder.template_values,
                 restores_ends=encoder.restores_ends,
             )
-        if found is None or not found.writes_pairs:
+        if pair_template is None or not pair_template.writes_pairs:
             raise GenerationError(
                 "The CrossEncoder writes pairs by its chat template, and "
-                f"{'the package has none' if found is None else 'that does not write both texts'}. Expected a template "
-                f"for messages of the roles {' and '.join(_ROLES)}. Add it to the checkpoint, and build again."
+                f"{'the package has none' if pair_template is None else 'that does not write both texts'}. Expected a "
+                f"template for messages of the roles {' and '.join(_ROLES)}. Add it to the checkpoint, and build again."
             )
-        return found
+        return pair_template
 
     @property
     def writes_pairs(self) -> bool:
@@ -105,15 +105,15 @@ class PairTemplate:
             side: Side on which they are truncated; None for the tokenizer's.
         """
         written = [self.render(text, prompt) for text in texts]
-        found = tokenizer.encode_all(written, max_length, side, special_tokens=False)
+        encoded = tokenizer.encode_all(written, max_length, side, special_tokens=False)
         ends: dict[bool, list[int]] = {}
-        for number, (text, one) in enumerate(zip(texts, found, strict=True)):
+        for number, (text, one) in enumerate(zip(texts, encoded, strict=True)):
             if one.cut and self.restores_ends:
                 pair = not isinstance(text, str)
                 if pair not in ends:
                     ends[pair] = self._end(tokenizer, prompt, pair=pair)
-                found[number] = _with_end(one, ends[pair])
-        return found
+                encoded[number] = _with_end(one, ends[pair])
+        return encoded
 
     def _content(self, text: str) -> Any:
         return text if self.form == FLAT else [{"type": "text", "text": text}]
@@ -122,8 +122,8 @@ class PairTemplate:
         """Return the last tokens of every text or pair: those that two different ones share."""
         make: Callable[[str], _Text] = (lambda one: (one, one)) if pair else (lambda one: one)
         first, second = (
-            tokenizer.encode(self.render(make(one), prompt), special_tokens=False)
-            for one in _FILLERS
+            tokenizer.encode(self.render(make(filler), prompt), special_tokens=False)
+            for filler in _FILLERS
         )
         shortest = min(len(first), len(second))
         differs = (n for n in range(1, shortest + 1) if first[-n] != second[-n])

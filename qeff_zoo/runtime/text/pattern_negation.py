@@ -36,8 +36,8 @@ def without_beginning(pattern: str) -> str | None:
     Args:
         pattern: Expression of beginnings, as in negative look-ahead.
     """
-    if pattern.startswith(".*") and (found := _without_any(pattern)) is not None:
-        return found
+    if pattern.startswith(".*") and (negated := _without_any(pattern)) is not None:
+        return negated
     if match := _ONLY.fullmatch(pattern):
         return _others(match[1])
     for form in (_BEGINNINGS, _WHOLE):
@@ -83,7 +83,9 @@ def _rest_without(texts: Sequence[str]) -> str:
     if by_first:
         others = "".join(map(_escaped, by_first))
         alternatives.append(rf"[^{others}][\s\S]*")
-        alternatives += [f"{_escaped(one)}{_rest_without(ends)}" for one, ends in by_first.items()]
+        alternatives += [
+            f"{_escaped(name)}{_rest_without(ends)}" for name, ends in by_first.items()
+        ]
     else:
         alternatives.append(r"[\s\S]+")
     return f"({'|'.join(alternatives)})"

@@ -111,7 +111,7 @@ def _case(schema: Any) -> _Case | None:
 def _switched(schema: Schema, negation: Negation) -> None:
     """Replace conditions about one property of an object: an alternative for each of its values, instead of products.
 
-    The conditions keep their places, which references may name.
+    The conditions keep their paths, which references may name.
     """
     several = schema.get("allOf")
     if schema.get("type") != "object" or not isinstance(several, list):
@@ -121,13 +121,13 @@ def _switched(schema: Schema, negation: Negation) -> None:
         if case := _case(one):
             by_key.setdefault(case.key, {})[at] = case
     for key, cases in by_key.items():
-        values = [value for one in cases.values() for value in sorted(one.values)]
+        values = [value for alternative in cases.values() for value in sorted(alternative.values)]
         has_room = len(cases) > 1 and negation.has_room(len(cases) ** 2)
         if not has_room or len({*values}) < len(values):
             continue
         alternatives = [
-            _outcome({"properties": {key: _listed(one.values)}, "required": [key]}, cases, {at})
-            for at, one in cases.items()
+            _outcome({"properties": {key: _listed(value.values)}, "required": [key]}, cases, {at})
+            for at, value in cases.items()
         ]
         known = schema.get("properties")
         own = _texts(known.get(key)) if isinstance(known, Mapping) else None
@@ -135,7 +135,7 @@ def _switched(schema: Schema, negation: Negation) -> None:
             wanted = {"properties": {key: {"not": _listed(values)}}, "required": [key]}
             alternatives.append(_outcome(wanted, cases, set()))
         if key not in _required(schema):
-            met = {at for at, one in cases.items() if one.when_absent}
+            met = {at for at, value in cases.items() if value.when_absent}
             alternatives.append(_outcome({"properties": {key: False}}, cases, met))
         rest = schema["allOf"]
         schema["allOf"] = [True if at in cases else one for at, one in enumerate(rest)]
@@ -149,7 +149,7 @@ def _listed(values: Iterable[str]) -> Schema:
 
 def _outcome(wanted: Schema, cases: Mapping[int, _Case], met: set[int]) -> Schema:
     """Return a schema of objects by which some conditions are met, and the others are not."""
-    parts = [one.then if at in met else one.otherwise for at, one in cases.items()]
+    parts = [case.then if at in met else case.otherwise for at, case in cases.items()]
     return {"allOf": [wanted, *[part for part in parts if part is not True]]}
 
 
@@ -167,7 +167,7 @@ def _exclusive(schema: Schema, negation: Negation) -> None:
     for at, option in enumerate(options):
         others = [one for other, one in enumerate(negations) if other != at]
         if all(others):
-            alternatives.append({"allOf": [option, *({"anyOf": one} for one in others)]})
+            alternatives.append({"allOf": [option, *({"anyOf": other} for other in others)]})
     if alternatives or None not in negations:
         del schema["oneOf"]
         _either(schema, alternatives)
@@ -205,7 +205,7 @@ def _definition(schema: Any, root: Any) -> Any:
 def _types(schema: Mapping[str, Any]) -> set[str]:
     given = schema.get("type", [*TYPES])
     several = given if isinstance(given, list) else [given]
-    types = {one for one in several if isinstance(one, str)}
+    types = {item for item in several if isinstance(item, str)}
     return types | ({"integer"} if "number" in types else set())
 
 
@@ -214,11 +214,11 @@ def _texts(schema: Any) -> set[str] | None:
     if not isinstance(schema, Mapping):
         return None
     values = [schema["const"]] if "const" in schema else schema.get("enum")
-    if not isinstance(values, list) or not all(isinstance(one, str) for one in values):
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
         return None
-    return {json.dumps(one) for one in values}
+    return {json.dumps(value) for value in values}
 
 
 def _required(schema: Mapping[str, Any]) -> set[str]:
     names = schema.get("required")
-    return {one for one in names if isinstance(one, str)} if isinstance(names, list) else set()
+    return {name for name in names if isinstance(name, str)} if isinstance(names, list) else set()

@@ -66,19 +66,19 @@ class Negation:
         if not isinstance(schema, Mapping) or not self.has_room():
             return None
         restricting = {key: value for key, value in schema.items() if key not in ANNOTATIONS}
-        found = [
+        alternatives = [
             self._properties(restricting.pop("properties", {}), restricting.pop("required", []))
         ]
         if "prefixItems" in restricting and restricting.pop("items", True) is not True:
-            found.append(None)  # of the items after the first
-        found += [self._violations(*one) for one in restricting.items()]
-        return self._union(found)
+            alternatives.append(None)  # of the items after the first
+        alternatives += [self._violations(*one) for one in restricting.items()]
+        return self._union(alternatives)
 
     def _union(self, several: Sequence[list[Any] | None]) -> list[Any] | None:
-        found = [one for alternatives in several for one in alternatives or ()]
-        if len(found) > _MOST_ALTERNATIVES or (not found and None in several):
+        union = [alternative for alternatives in several for alternative in alternatives or ()]
+        if len(union) > _MOST_ALTERNATIVES or (not union and None in several):
             return None
-        return found
+        return union
 
     def _violations(self, key: str, value: Any) -> list[Any] | None:
         """Return alternatives that violate one keyword; None if there are none in other keywords."""
@@ -91,7 +91,7 @@ class Negation:
         match key, value:
             case "type", str():
                 return _other_types([value])
-            case "type", list() if all(isinstance(one, str) for one in value):
+            case "type", list() if all(isinstance(item, str) for item in value):
                 return _other_types(value)
             case "const", _:
                 return _other_values([value])
@@ -111,7 +111,7 @@ class Negation:
                 several = [*map(self.of, value)]
                 if None in several:
                     return None
-                return [{"allOf": [{"anyOf": one} for one in several]}] if all(several) else []
+                return [{"allOf": [{"anyOf": item} for item in several]}] if all(several) else []
             case "$ref", str() if (definition := resolved(value, self.root)) is not None:
                 return self.of(definition)
         return None
@@ -125,15 +125,15 @@ class Negation:
         by_name: dict[str, list[Any] | None] = {
             name: self.of(schema) for name, schema in properties.items()
         }
-        found: list[list[Any] | None] = []
+        alternatives: list[list[Any] | None] = []
         for name in dict.fromkeys([*properties, *required]):
             wrong = by_name.get(name, [])
             values: Any = {"anyOf": wrong} if wrong else False
             present = {} if name in required else {"required": [name]}
             is_possible = wrong or name in required
             one = {"type": "object", **present, "properties": {name: values}}
-            found.append([one] if is_possible else wrong)
-        return self._union(found)
+            alternatives.append([one] if is_possible else wrong)
+        return self._union(alternatives)
 
 
 def _is_number(value: Any) -> bool:
@@ -144,14 +144,14 @@ def _other_types(given: Sequence[str]) -> list[Any]:
     wrong = {*given}
     numbers = {"integer", "number"}  # an integer is a number, and 1.0 is an integer
     wrong |= numbers if wrong & numbers else set()
-    types = [one for one in TYPES if one not in wrong]
+    types = [name for name in TYPES if name not in wrong]
     return [{"type": types}] if types else []
 
 
 def _other_values(values: Sequence[Any]) -> list[Any]:
     """Return alternatives of all values but some: without arrays, objects or numbers if many of them are excluded."""
-    texts = [one for one in values if isinstance(one, str)]
-    numbers = sorted({one for one in values if _is_number(one)})
+    texts = [value for value in values if isinstance(value, str)]
+    numbers = sorted({value for value in values if _is_number(value)})
     words = [one for one in (True, False, None) if not any(one is wrong for wrong in values)]
     has_few = (
         sum(map(len, texts)) <= _MOST_CHARACTERS and max(map(len, texts), default=0) <= _LONGEST
@@ -159,22 +159,22 @@ def _other_values(values: Sequence[Any]) -> list[Any]:
     types = [
         name
         for name, is_whole in (
-            ("array", not any(isinstance(one, list) for one in values)),
+            ("array", not any(isinstance(value, list) for value in values)),
             ("boolean", True in words and False in words),
             ("null", None in words),
             ("number", not numbers),
-            ("object", not any(isinstance(one, dict) for one in values)),
+            ("object", not any(isinstance(value, dict) for value in values)),
             ("string", has_few),
         )
         if is_whole
     ]
     pattern = {"pattern": pattern_without(texts)} if texts and has_few else {}
-    found: list[Any] = [{"type": types, **pattern}] if types else []
+    alternatives: list[Any] = [{"type": types, **pattern}] if types else []
     if "boolean" not in types and (one := [word for word in words if word is not None]):
-        found.append({"enum": one})
+        alternatives.append({"enum": one})
     if 0 < len(numbers) <= _MOST_NUMBERS:
-        found += _between(numbers)
-    return found
+        alternatives += _between(numbers)
+    return alternatives
 
 
 def _between(numbers: Sequence[float]) -> Iterator[Schema]:

@@ -13,7 +13,7 @@ def with_look_ahead(schema: Schema) -> None:
     pattern = schema.get("pattern")
     if not isinstance(pattern, str):
         return
-    start, found = 1, list[Schema]()
+    start, looked_ahead = 1, list[Schema]()
     while pattern.startswith("^") and pattern.startswith(("(?=", "(?!"), start):
         end = _group_end(pattern, start)
         if end is None:
@@ -22,11 +22,11 @@ def with_look_ahead(schema: Schema) -> None:
         wanted = f"^(?:{ahead})" if pattern[start + 2] == "=" else without_beginning(ahead)
         if wanted is None:
             return
-        found.append({"pattern": wanted})
+        looked_ahead.append({"pattern": wanted})
         start = end + 1
-    if found:
+    if looked_ahead:
         schema["pattern"] = f"^(?:{pattern[start:]})"
-        also(schema, found)
+        also(schema, looked_ahead)
 
 
 def _group_end(pattern: str, start: int) -> int | None:
@@ -62,13 +62,13 @@ def with_classes(schema: Schema) -> None:
     by_pattern, rest = schema.get("patternProperties"), schema.get("additionalProperties", True)
     if not isinstance(by_pattern, Mapping) or rest is True or rest == {}:
         return
-    changed = {key: one for key, one in by_pattern.items() if _without_nul(key) != key}
+    changed = {key: value for key, value in by_pattern.items() if _without_nul(key) != key}
     if not changed:
         return
-    found = {_without_nul(key): one for key, one in by_pattern.items()}
+    patterns = {_without_nul(key): value for key, value in by_pattern.items()}
     if rest is not False:
-        found[r"\x00"] = {"allOf": [*changed.values(), rest]}
-    schema["patternProperties"] = found
+        patterns[r"\x00"] = {"allOf": [*changed.values(), rest]}
+    schema["patternProperties"] = patterns
 
 
 def _without_nul(pattern: str) -> str:

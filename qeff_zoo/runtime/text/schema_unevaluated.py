@@ -72,13 +72,13 @@ def _closed_object(parts: list[Mapping[str, Any]], rest: Any) -> Any:
     """Return a schema by which the keys that no part names have a schema."""
     if any({"additionalProperties", "unevaluatedProperties"} & part.keys() for part in parts):
         return True
-    found: Schema = {"additionalProperties": rest}
+    closed: Schema = {"additionalProperties": rest}
     for name in ("properties", "patternProperties"):
         named = [one for part in parts if isinstance(one := part.get(name), Mapping)]
-        keys = {key: True for one in named for key in one}
+        keys = {key: True for entry in named for key in entry}
         if keys:
-            found[name] = keys
-    return found
+            closed[name] = keys
+    return closed
 
 
 def _closed_array(parts: list[Mapping[str, Any]], rest: Any) -> Any:

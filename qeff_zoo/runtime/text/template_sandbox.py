@@ -96,7 +96,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
             trim_blocks=True, lstrip_blocks=True, extensions=extensions, finalize=self.written
         )
         known = {**self.filters, **filters}
-        self.filters = {name: self._priced(name, one) for name, one in known.items()}
+        self.filters = {name: self._priced(name, value) for name, value in known.items()}
         self.globals.update(functions)
         del self.globals["lipsum"]  # of unlimited length
 
@@ -139,7 +139,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
     def taken(self, value: Any) -> Any:
         """Charge a created value to the budget."""
         if isinstance(value, GeneratorType):
-            value = [one for one in value if self.step(1)]
+            value = [item for item in value if self.step(1)]
         if isinstance(value, int) and value.bit_length() > _BITS:
             raise OverBudgetError(f"it computes a number of more than {_BITS:,} bits")
         self.step(_size(value))
@@ -151,16 +151,16 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return value
 
     def _measured(self, value: Any) -> int:
-        inner, found = [value], 0
+        inner, size = [value], 0
         while inner:
             one = inner.pop()
             self.step(_LOOK + _size(one))
-            found += _size(one)
+            size += _size(one)
             if isinstance(one, Mapping):
                 inner += [*one, *one.values()]
             elif isinstance(one, list | tuple):
                 inner += one
-        return found
+        return size
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
         """Call a function, or a method of a text, within the budget."""
@@ -195,14 +195,14 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     def _allow(self, name: str, values: tuple[Any, ...], *, writes: bool) -> None:
         """Reject a call that would create too much, or take too long."""
-        sizes = [self._measured(one) if writes else _size(one) for one in values]
+        sizes = [self._measured(value) if writes else _size(value) for value in values]
         self.step(sum(sizes))
         if name in _GROWING:
             first = 2 if name == "replace" else 1  # the replaced text does not lengthen the result
             self.step(sizes[0] * max([1, *sizes[first:], *map(_number, values[1:])]))
-        if any(_number(one) > _LARGEST for one in values[1:]) and name not in ("default", "d"):
+        if any(_number(value) > _LARGEST for value in values[1:]) and name not in ("default", "d"):
             raise OverBudgetError(f"{name!r} is given a number above {_LARGEST:,}")
-        if name == "sum" and any(isinstance(one, list | tuple) for one in values[1:]):
+        if name == "sum" and any(isinstance(value, list | tuple) for value in values[1:]):
             raise OverBudgetError("it adds lists up")  # each addition copies the sum
         if name.startswith("format") and _WIDE.search(str(values[0])):
             raise OverBudgetError("it formats a text by a number above 999,999")

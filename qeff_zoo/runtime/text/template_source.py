@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One Jinja source of a chat template: messages are brought into the form that it renders.
 
-Clients send a message in several forms, and a template renders some of them. Which ones is found by renderings of
+Clients send a message in several forms, and a template renders some of them. Which forms is detected by renderings of
 short conversations, so that no form depends on the name of a model.
 """
 
@@ -118,13 +118,13 @@ class TemplateSource:
                 continue
             tried.append(form)
             try:
-                found = self._written(self.normalized(form), **values)
+                rendering = self._written(self.normalized(form), **values)
             except _RefusalError as error:
                 refusal = refusal or error
                 continue
-            if not self._ignores_system(form, found, **values):
-                return found
-            without_system = found
+            if not self._ignores_system(form, rendering, **values):
+                return rendering
+            without_system = rendering
         if without_system is not None:
             return without_system
         assert refusal
@@ -136,15 +136,15 @@ class TemplateSource:
         Templates of Mistral render them only with a text of the user at the end, and so not after the result of a tool.
         """
         count = len(leading_roles(messages))
-        texts = [_content_text(one) for one in messages[:count]]
+        texts = [_content_text(message) for message in messages[:count]]
         if not any(texts) or any(text in prompt for text in texts if text):
             return False
-        others = [{**one, "content": _SECOND} for one in messages[:count]]
+        others = [{**message, "content": _SECOND} for message in messages[:count]]
         try:
-            found = self._written(self.normalized([*others, *messages[count:]]), **values)
+            rendering = self._written(self.normalized([*others, *messages[count:]]), **values)
         except _RefusalError:
             return False
-        return found == prompt
+        return rendering == prompt
 
     def render_unchanged(self, messages: Sequence[Message], /, **values: Any) -> str:
         """Render messages in the form that they have.
@@ -250,7 +250,7 @@ class TemplateSource:
         """Return whether the template renders a conversation with system messages, but not all of their texts."""
         roles = [*leading, *later]
         words = [f"{_SECOND}{number}" for number in range(len(roles))]
-        systems = [{"role": one, "content": word} for one, word in zip(roles, words, strict=True)]
+        systems = [{"role": role, "content": word} for role, word in zip(roles, words, strict=True)]
         turns = [_USER, _ASSISTANT, *systems[len(leading) :], _USER] if later else [_USER]
         text = self.probe(self.normalized([*systems[: len(leading)], *turns]))
         return bool(text) and any(word not in text for word in words)
@@ -261,8 +261,10 @@ class TemplateSource:
         if not self.names("developer"):
             return False
         contents: tuple[Any, ...] = (_SECOND, _part(_SECOND))
-        messages: list[Message] = [{"role": "developer", "content": one} for one in contents]
-        return any(_SECOND in self.probe([one, _USER]) for one in messages)
+        messages: list[Message] = [
+            {"role": "developer", "content": content} for content in contents
+        ]
+        return any(_SECOND in self.probe([message, _USER]) for message in messages)
 
     @cached_property
     def _takes_json_text(self) -> bool:
@@ -297,11 +299,11 @@ def _texts(parts: Any) -> list[str] | None:
     """Return the texts of parts; None if one of them is no text."""
     if not isinstance(parts, list | tuple) or not parts:
         return None
-    found = [
+    texts = [
         part.get("text") if isinstance(part, Mapping) and part.get("type") == "text" else None
         for part in parts
     ]
-    return found if all(isinstance(text, str) for text in found) else None  # type: ignore[return-value]
+    return texts if all(isinstance(text, str) for text in texts) else None  # type: ignore[return-value]
 
 
 def _content_text(message: Message) -> str:
@@ -320,10 +322,10 @@ def _parsed(arguments: Any) -> Mapping[str, Any] | str:
     if not text.strip():
         return {}
     try:
-        found = json.loads(text)
+        parsed = json.loads(text)
     except (RecursionError, ValueError):
         return text
-    return {} if found is None else found if isinstance(found, dict) else text
+    return {} if parsed is None else parsed if isinstance(parsed, dict) else text
 
 
 #: Errors that computation in a template may raise.

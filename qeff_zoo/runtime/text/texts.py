@@ -130,10 +130,12 @@ class TextReader:
                 self.tokenizer, texts, self.prompt, self.max_length, self.side
             )
         length = self._prompt_length() if self.counts_prompt and self.prompt else 0
-        found = self._encode_all(
+        encoded = self._encode_all(
             [_with_prompt(self.prompt, text) for text in texts] if self.prompt else texts
         )
-        return [replace(one, prompt_tokens=length) for one in found] if length else found
+        return (
+            [replace(encoding, prompt_tokens=length) for encoding in encoded] if length else encoded
+        )
 
     def _encode_all(self, texts: Sequence[str | tuple[str, str]]) -> list[Encoded]:
         assert self.tokenizer

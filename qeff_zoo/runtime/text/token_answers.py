@@ -37,8 +37,8 @@ def tokenized(tokenizer: Tokenizer | None, tokens: Sequence[int], options: Token
     listed: Sequence[Any] = tokens
     if options.pieces:
         assert tokenizer
-        known = {one: tokenizer.piece(one) for one in dict.fromkeys(tokens)}
-        listed = [{"id": one, "piece": known[one]} for one in tokens]
+        known = {token: tokenizer.piece(token) for token in dict.fromkeys(tokens)}
+        listed = [{"id": token, "piece": known[token]} for token in tokens]
     answer = {
         "count": len(tokens),
         "max_model_len": options.most,

@@ -101,6 +101,6 @@ def _of_characters(name: str) -> bytes:
 
 def _of_text(name: str, blank: str) -> bytes:
     """Return the bytes of a token that is text, or a byte."""
-    if found := _BYTE.fullmatch(name):
-        return bytes([int(found[1], 16)])
+    if match := _BYTE.fullmatch(name):
+        return bytes([int(match[1], 16)])
     return name.replace(blank, " ").encode()

@@ -60,9 +60,9 @@ class Encoded:
     @classmethod
     def of_ids(cls, ids: Sequence[int]) -> "Encoded":
         """Return token ids unchanged, each with its index as offset."""
-        places = [(place, place + 1) for place in range(len(ids))]
+        offsets = [(place, place + 1) for place in range(len(ids))]
         return cls(
-            ids=list(ids), type_ids=[0] * len(ids), offsets=places, special=[False] * len(ids)
+            ids=list(ids), type_ids=[0] * len(ids), offsets=offsets, special=[False] * len(ids)
         )
 
 
@@ -78,15 +78,15 @@ class EncodedPair(Encoded):
     parts: list[int | None]
     words: list[int | None]
 
-    def at(self, places: Sequence[int]) -> "EncodedPair":
+    def at(self, indices: Sequence[int]) -> "EncodedPair":
         """Return some of the tokens.
 
         Args:
-            places: Indices of the tokens.
+            indices: Indices of the tokens.
         """
         names = ("ids", "type_ids", "offsets", "special", "parts", "words")
         kept: dict[str, Any] = {
-            name: [getattr(self, name)[place] for place in places] for name in names
+            name: [getattr(self, name)[place] for place in indices] for name in names
         }
         return replace(self, **kept)
 
@@ -179,8 +179,8 @@ class Tokenizer:
     @property
     def vocabulary(self) -> dict[str, int]:
         """Id of every token, added tokens included."""
-        found: dict[str, int] = self._tokenizer.get_vocab()
-        return found
+        ids: dict[str, int] = self._tokenizer.get_vocab()
+        return ids
 
     @property
     def json(self) -> str:
@@ -200,8 +200,10 @@ class Tokenizer:
         _check(text)
         # As a batch, since the library's `encode` blocks all other threads.
         with self._understood:
-            (found,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=special_tokens)
-        return list(found.ids)
+            (encoding,) = self._tokenizer.encode_batch_fast(
+                [text], add_special_tokens=special_tokens
+            )
+        return list(encoding.ids)
 
     def beginning(self, text: str, tokens: int) -> str:
         """Return a beginning of a text with at least twice as many tokens; the whole text if it has fewer.
@@ -225,14 +227,14 @@ class Tokenizer:
         _check(first)
         _check(second)
         with self._understood:
-            (found,) = self._tokenizer.encode_batch([(first, second)])
+            (encoding,) = self._tokenizer.encode_batch([(first, second)])
         return EncodedPair(
-            ids=found.ids,
-            type_ids=found.type_ids if self._has_types else [0] * len(found.ids),
-            offsets=found.offsets,
-            special=[bool(one) for one in found.special_tokens_mask],
-            parts=found.sequence_ids,
-            words=found.word_ids,
+            ids=encoding.ids,
+            type_ids=encoding.type_ids if self._has_types else [0] * len(encoding.ids),
+            offsets=encoding.offsets,
+            special=[bool(one) for one in encoding.special_tokens_mask],
+            parts=encoding.sequence_ids,
+            words=encoding.word_ids,
         )
 
     def encode_batch(self, texts: Sequence[str], max_length: int) -> list[list[int]]:
@@ -273,31 +275,33 @@ class Tokenizer:
                 for text in texts
             ]
         with self._understood:
-            found = self._tokenizer.encode_batch(list(begun), add_special_tokens=special_tokens)
-            for place, (whole, cut) in enumerate(zip(texts, begun, strict=True)):
+            encodings = self._tokenizer.encode_batch(list(begun), add_special_tokens=special_tokens)
+            for number, (whole, cut) in enumerate(zip(texts, begun, strict=True)):
                 if cut == whole or isinstance(whole, str):
                     continue
-                if _depends_on_lengths(found[place], max_length):
-                    found[place] = self._tokenizer.encode(*whole, add_special_tokens=special_tokens)
-        return [self._truncated(one, max_length, side) for one in found]
+                if _depends_on_lengths(encodings[number], max_length):
+                    encodings[number] = self._tokenizer.encode(
+                        *whole, add_special_tokens=special_tokens
+                    )
+        return [self._truncated(encoding, max_length, side) for encoding in encodings]
 
-    def _truncated(self, found: tokenizers.Encoding, max_length: int, side: str) -> Encoded:
+    def _truncated(self, encoding: tokenizers.Encoding, max_length: int, side: str) -> Encoded:
         """Return the tokens that truncation keeps of a text or pair, and the special tokens around them.
 
         The library's truncation takes time and memory for every combination of parts of the texts of a pair.
         """
-        ids, offsets, special = found.ids, found.offsets, found.special_tokens_mask
+        ids, offsets, special = encoding.ids, encoding.offsets, encoding.special_tokens_mask
         kept: Sequence[int] = range(len(ids))
         if cut := len(ids) > max_length:
             parts: dict[int | None, list[int]] = {None: [], 0: [], 1: []}
-            for place, part in enumerate(found.sequence_ids):
-                parts[part].append(place)
+            for index, part in enumerate(encoding.sequence_ids):
+                parts[part].append(index)
             most = max(0, max_length - len(parts[None]))
             for part, length in enumerate(_lengths(len(parts[0]), len(parts[1]), most)):
                 start = len(parts[part]) - length if side == "left" else 0
                 parts[part] = parts[part][start : start + length]
             kept = sorted(place for places in parts.values() for place in places)
-        types = found.type_ids if self._has_types else [0] * len(ids)
+        types = encoding.type_ids if self._has_types else [0] * len(ids)
         return Encoded(
             ids=[ids[place] for place in kept],
             type_ids=[types[place] for place in kept],
@@ -341,7 +345,9 @@ class Tokenizer:
     def named(self) -> frozenset[int]:
         """Ids of the tokens that transformers counts as special: those that the settings name."""
         settings = read_json(self.folder / "tokenizer_config.json")
-        texts: list[object] = [one for name, one in settings.items() if name.endswith("_token")]
+        texts: list[object] = [
+            setting for name, setting in settings.items() if name.endswith("_token")
+        ]
         for name in (
             "model_specific_special_tokens",
             "extra_special_tokens",
@@ -349,9 +355,9 @@ class Tokenizer:
         ):
             further = settings.get(name) or ()
             texts += further.values() if isinstance(further, dict) else further
-        contents = (one.get("content") if isinstance(one, dict) else one for one in texts)
-        found = (self.token_id(one) for one in contents if isinstance(one, str))
-        return frozenset(token for token in found if token is not None)
+        contents = (text.get("content") if isinstance(text, dict) else text for text in texts)
+        ids = (self.token_id(content) for content in contents if isinstance(content, str))
+        return frozenset(token for token in ids if token is not None)
 
     @property
     def subword_prefix(self) -> str:
@@ -369,27 +375,30 @@ class Tokenizer:
             return self.token_id(text)
         settings = read_json(self.folder / "tokenizer_config.json")
         values = (settings.get(name) for name in names)
-        texts = (one.get("content") if isinstance(one, dict) else one for one in values)
-        return next((self.token_id(one) for one in texts if isinstance(one, str)), None)
+        texts = (value.get("content") if isinstance(value, dict) else value for value in values)
+        return next((self.token_id(string) for string in texts if isinstance(string, str)), None)
 
     @cached_property
     def added(self) -> dict[int, dict[str, Any]]:
         """Added tokens by id, each with its text and its settings."""
         names = ("content", "single_word", "lstrip", "rstrip", "normalized", "special")
-        found = self._tokenizer.get_added_tokens_decoder()
+        tokens = self._tokenizer.get_added_tokens_decoder()
         return {
-            int(token): {name: getattr(one, name) for name in names} for token, one in found.items()
+            int(token): {name: getattr(value, name) for name in names}
+            for token, value in tokens.items()
         }
 
     @cached_property
     def special(self) -> dict[int, str]:
         """Texts of special tokens by id."""
-        return {token: one["content"] for token, one in self.added.items() if one["special"]}
+        return {token: value["content"] for token, value in self.added.items() if value["special"]}
 
     @cached_property
     def ordinary(self) -> dict[int, str]:
         """Texts of added tokens that are not special by id; decoded text always contains them."""
-        return {token: one["content"] for token, one in self.added.items() if not one["special"]}
+        return {
+            token: value["content"] for token, value in self.added.items() if not value["special"]
+        }
 
     @cached_property
     def token_bytes(self) -> dict[int, bytes] | None:
@@ -413,15 +422,15 @@ class Tokenizer:
             "pre_tokenizer": _without_prefix(_state(self._tokenizer.pre_tokenizer)),
         }
         content = {"model": {"type": "BPE", "vocab": {}, "merges": []}, "added_tokens": [], **parts}
-        found = tokenizers.Tokenizer.from_str(json.dumps(content))
-        found.model = self._tokenizer.model
-        return found
+        tokenizer = tokenizers.Tokenizer.from_str(json.dumps(content))
+        tokenizer.model = self._tokenizer.model
+        return tokenizer
 
     def spell(self, text: str) -> list[int]:
         """Return tokens of a text within another one; none of them is an added token."""
         with self._understood:
-            (found,) = self._speller.encode_batch_fast([text], add_special_tokens=False)
-        return list(found.ids)
+            (encoding,) = self._speller.encode_batch_fast([text], add_special_tokens=False)
+        return list(encoding.ids)
 
     def decode(self, token_ids: Sequence[int], shown: Collection[int] = ()) -> str:
         """Return the text of token ids, without special tokens unless `shows_special`.
@@ -490,8 +499,8 @@ class Tokenizer:
 
     def token_id(self, token: str) -> int | None:
         """Return a token's id."""
-        found = self._tokenizer.token_to_id(token)
-        return None if found is None else int(found)
+        token_ = self._tokenizer.token_to_id(token)
+        return None if token_ is None else int(token_)
 
 
 class TextStream:
@@ -547,9 +556,9 @@ def _without_prefix(component: Any) -> Any:
     return {**kept, "add_prefix_space": False} if "add_prefix_space" in kept else kept
 
 
-def _depends_on_lengths(found: tokenizers.Encoding, max_length: int) -> bool:
+def _depends_on_lengths(encoding: tokenizers.Encoding, max_length: int) -> bool:
     """Return whether the longer text of a truncated pair has one token more than the other."""
-    parts = Counter(found.sequence_ids)
+    parts = Counter(encoding.sequence_ids)
     most = max_length - parts[None]
     return most % 2 == 1 and min(parts[0], parts[1]) > most // 2
 

@@ -41,10 +41,10 @@ class Vocabulary:
 
     def __call__(self, text: str) -> list[int]:
         """Return the tokens of a text that a grammar forces."""
-        found = self._tokenizer.spell(text)
-        is_same = b"".join(self.tokens[token] for token in found) == text.encode()
-        if is_same and self._no_text.isdisjoint(found):
-            return found
+        tokens = self._tokenizer.spell(text)
+        is_same = b"".join(self.tokens[token] for token in tokens) == text.encode()
+        if is_same and self._no_text.isdisjoint(tokens):
+            return tokens
         return self._longest(text.encode())  # text that a normalizer changes
 
     @cached_property
@@ -57,13 +57,13 @@ class Vocabulary:
 
     def _longest(self, data: bytes) -> list[int]:
         """Return tokens of bytes, of which each is the longest that comes next."""
-        known, found, at = self._by_bytes, list[int](), 0
+        known, tokens, at = self._by_bytes, list[int](), 0
         longest = max(map(len, known), default=0)
         while at < len(data):
             ends = range(min(len(data), at + longest), at, -1)
             end = next((end for end in ends if data[at:end] in known), None)
             if end is None:  # a byte without a token, at which the grammar ends
                 break
-            found.append(known[data[at:end]])
+            tokens.append(known[data[at:end]])
             at = end
-        return found
+        return tokens

@@ -5,7 +5,7 @@ What an operator returns is rounded to float16 where it computes something; what
 Constant matrices that are multiplied by go through mxfp6, in blocks along the axis that is summed over. New keys and
 values go through mxint8, in blocks along the head, before anything reads them and before they are retained.
 
-It is all said of ONNX operators, so that a portable graph and one lowered for a device take the same pass.
+All rules are about ONNX operators, so that the same pass applies to portable graphs and to lowered ones.
 """
 
 from collections.abc import Iterable, Iterator
@@ -112,10 +112,10 @@ MXInt8 (x) => (y) {{
 def apply(model: ir.Model, numerics: DeviceNumerics, *, tables: bool = False) -> None:
     """Give a graph a device's numerics, in place.
 
-    Rounded weights are made when they are asked for, as when the model is saved; none is held before.
+    Rounded weights are computed on access, such as when the model is saved; none is kept before.
 
     Args:
-        model: Graph in float32, with the weights' data or with where it lies. Its inputs say which are states.
+        model: Graph in float32, with the weights' data or with where it lies. Metadata of its inputs mark the states.
         numerics: Numerics of the device.
         tables: Whether the device reads from tables what depends on positions alone, as the angles of rotary
             embeddings: that is then computed as it is and rounded once. A graph that has such tables needs it not.
@@ -170,7 +170,7 @@ def matrices(model: ir.Model) -> tuple[RoundedMatrix, ...]:
     Args:
         model: After `apply`.
     """
-    found = []
+    rounded = []
     for value in model.graph.initializers.values():
         if (name := value.metadata_props.get(_MATRIX)) is not None:
             *_, first, second = (int(size) for size in value.shape or ())  # type: ignore[arg-type]
@@ -184,8 +184,8 @@ def matrices(model: ir.Model) -> tuple[RoundedMatrix, ...]:
                 format=MXFP6,
                 multiplied=True,
             )
-            found.append(matrix)
-    return tuple(found)
+            rounded.append(matrix)
+    return tuple(rounded)
 
 
 @dataclass
@@ -247,9 +247,9 @@ class _Rounding:
             if node.op_type not in ("MatMul", "Gemm") or node.domain:
                 continue
             output_major = node.op_type == "Gemm" and bool(node.attributes.get_int("transB"))
-            found = _matrix(node, node.inputs[1], -1 if output_major else -2)
-            if found is not None:
-                weight, reader, axis = found
+            matrix = _matrix(node, node.inputs[1], -1 if output_major else -2)
+            if matrix is not None:
+                weight, reader, axis = matrix
                 yield (weight, reader), axis
 
     # --- results ---------------------------------------------------------------------------------
@@ -351,10 +351,10 @@ def _matrix(
 
 def _same_columns(node: ir.Node) -> bool:
     """Whether a Reshape keeps the last axis, as where a matrix becomes a stack of them."""
-    given, made = node.inputs[0], node.outputs[0]
-    if given is None or not given.shape or not made.shape:
+    given, result = node.inputs[0], node.outputs[0]
+    if given is None or not given.shape or not result.shape:
         return False
-    return given.shape[-1] == made.shape[-1]
+    return given.shape[-1] == result.shape[-1]
 
 
 def _arranges(node: ir.Node) -> bool:
@@ -382,9 +382,13 @@ def _of_positions(graph: ir.Graph) -> set[ir.Value]:
         if not isinstance(value.const_value, ir.ExternalTensor)
     }
     known |= {value for value in graph.inputs if value.name == "position_ids"}
-    found: set[ir.Value] = set()
+    computed: set[ir.Value] = set()
     for node in graph:
-        inner = any(one.type == ir.AttributeType.GRAPH for one in node.attributes.values())
-        if not inner and all(one is None or one in known or one in found for one in node.inputs):
-            found.update(node.outputs)
-    return found
+        inner = any(
+            attribute.type == ir.AttributeType.GRAPH for attribute in node.attributes.values()
+        )
+        if not inner and all(
+            value is None or value in known or value in computed for value in node.inputs
+        ):
+            computed.update(node.outputs)
+    return computed

@@ -7,8 +7,8 @@ Products, sums, norms, exponentials, roots, tanh and powers are right to the las
 - A softmax divides by a reciprocal that is too small, by 0.02 to 0.2 %, with the mantissa of the sum.
 - A sigmoid of a product's result is a line, two cubics and a constant, up to 0.0038 off. The compiler makes one
   operator of the two in graphs that decode, and not in all that prefill.
-- A GELU is that by tanh, also where it is said to be that by erf: x times a share in steps of 1/2048, which is 0 below
-  -3.57, and 1 + 1/1024 above 3.57. So is what a product's result goes through if it says the same in small operators.
+- A GELU is that by tanh, also if the graph has that by erf: x times a share in steps of 1/2048, which is 0 below
+  -3.57, and 1 + 1/1024 above 3.57. The same holds for a GELU of a product's result that is spelled in small operators.
 - A quotient is too small by 0.03 %: the reciprocal is.
 """
 
@@ -198,8 +198,8 @@ def _above(node: ir.Node, steps: int) -> Iterator[ir.Value]:
 
 def _is_gelu(value: ir.Value, x: ir.Value) -> bool:
     with np.errstate(all="ignore"):
-        found = _computed(value, x, 3 * _LONGEST)
-    return found is not None and np.allclose(found, _GELU, atol=2e-3)
+        computed = _computed(value, x, 3 * _LONGEST)
+    return computed is not None and np.allclose(computed, _GELU, atol=2e-3)
 
 
 def _computed(value: ir.Value | None, x: ir.Value, steps: int) -> Any:

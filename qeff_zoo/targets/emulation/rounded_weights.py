@@ -32,12 +32,12 @@ class RoundedWeights:
         Raises:
             StoreError: The disk has no room for it.
         """
-        found = {
+        tensors = {
             value: tensor
             for value in model.graph.initializers.values()
             if isinstance(tensor := value.const_value, ir.LazyTensor) and tensor.nbytes > _SMALL
         }
-        fresh = [tensor for tensor in found.values() if tensor.name not in self._placed]
+        fresh = [tensor for tensor in tensors.values() if tensor.name not in self._placed]
         needed = sum(tensor.nbytes + _ALIGNED for tensor in fresh)
         Store.require_space(self._path.parent, needed, "rounded weights")
         with self._path.open("ab") as file:
@@ -49,5 +49,5 @@ class RoundedWeights:
                     shape=ir.Shape(tensor.shape), name=str(tensor.name), base_dir=self._path.parent,
                 )  # fmt: skip
                 self._written += tensor.nbytes
-        for value, tensor in found.items():
+        for value, tensor in tensors.items():
             value.const_value = self._placed[str(tensor.name)]

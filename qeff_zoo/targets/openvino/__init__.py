@@ -70,10 +70,10 @@ class OpenvinoTarget(OrtTarget):
         lowered = super().lower(graph, program)
         onnx_passes.InlinePass()(lowered.model)  # OpenVINO knows no functions of a model
         codes = [one for one in lowered.ways.get("attention", ()) if one.startswith("portable")]
-        if found := obstacles.of(lowered.model, [self.ways[one] for one in codes]):
+        if reasons := obstacles.of(lowered.model, [self.ways[code] for code in codes]):
             raise CompileError(
-                f"Target {self.name!r} cannot run this model: {'; '.join(found)}. Expected caches of all keys that "
-                f"plain attention reads, and operators that OpenVINO has. Build it with --target ort."
+                f"Target {self.name!r} cannot run this model: {'; '.join(reasons)}. Expected caches of all keys "
+                f"that plain attention reads, and operators that OpenVINO has. Build it with --target ort."
             )
         return lowered
 

@@ -62,7 +62,7 @@ def _length(value: openvino.Output, axis: int) -> openvino.Node:
 
 
 def _shape(*parts: int | openvino.Node) -> openvino.Node:
-    return ops.concat([np.array([one]) if isinstance(one, int) else one for one in parts], 0)
+    return ops.concat([np.array([part]) if isinstance(part, int) else part for part in parts], 0)
 
 
 def _heads(value: openvino.Output, count: int, size: int) -> openvino.Node:
@@ -117,11 +117,11 @@ def _rows(node: NodeContext) -> list[openvino.Output]:
     flat = ops.concat([leading, last], 0)
 
     def numbers(table: openvino.Output) -> openvino.Node:
-        found = ops.convert(ops.gather(table, indices, first), "f32")
+        looked_up = ops.convert(ops.gather(table, indices, first), "f32")
         if bits == 8:
-            return found
-        high = ops.floor(ops.multiply(found, np.float32(1 / 16)))
-        low = ops.subtract(found, ops.multiply(high, np.float32(16)))
+            return looked_up
+        high = ops.floor(ops.multiply(looked_up, np.float32(1 / 16)))
+        low = ops.subtract(looked_up, ops.multiply(high, np.float32(16)))
         pairs = ops.concat([ops.unsqueeze(half, last) for half in (low, high)], -1)
         return ops.reshape(pairs, flat, special_zero=False)
 
@@ -134,5 +134,5 @@ def _rows(node: NodeContext) -> list[openvino.Output]:
         kept = ops.slice(numbers(node.get_input(3)), begin, end, step, last)
         zeros = ops.unsqueeze(kept, last)
     scale = ops.unsqueeze(ops.gather(scales, indices, first), last)
-    found = ops.multiply(ops.subtract(values, zeros), scale)
-    return [*ops.reshape(found, flat, special_zero=False).outputs()]
+    scaled = ops.multiply(ops.subtract(values, zeros), scale)
+    return [*ops.reshape(scaled, flat, special_zero=False).outputs()]

@@ -27,13 +27,13 @@ def of(model: ir.Model, portable: Collection[str]) -> list[str]:
     attentions = [node for node in contrib if node.op_type == _ATTENTION]
     cached = {value for node in attentions for value in node.inputs[_PASTS]}
     foreign = {node.op_type for node in contrib} - {*_KNOWN}
-    found = [f"OpenVINO has no operator {name}" for name in sorted(foreign)]
-    found += sorted({what for node in attentions for what in _ignored(node)})
+    obstacles = [f"OpenVINO has no operator {name}" for name in sorted(foreign)]
+    obstacles += sorted({what for node in attentions for what in _ignored(node)})
     states = [value for value in model.graph.inputs if state_of(value)]
     if kept := next((value for value in states if value not in cached), None):
         why = "".join(f", and attention is {words}" for words in portable)
-        found.append(f"{kept.name} is not a cache of an attention in one kernel{why}")
-    return found
+        obstacles.append(f"{kept.name} is not a cache of an attention in one kernel{why}")
+    return obstacles
 
 
 def _ignored(node: ir.Node) -> Iterator[str]:

@@ -60,7 +60,7 @@ def open_program(
 
 
 def reason(error: RuntimeError) -> str:
-    """Return the last line of OpenVINO's error, after the places in its source."""
+    """Return the last line of OpenVINO's error, after the lines of its source."""
     return str(error).strip().splitlines()[-1].rstrip(".")
 
 
@@ -145,8 +145,8 @@ class OpenvinoProgram:
         return {name: self._made(name).copy() for name in self.outputs}
 
     def _made(self, name: str) -> Array:
-        made: Array = self._request.get_tensor(name).data
-        return made
+        array: Array = self._request.get_tensor(name).data
+        return array
 
 
 def _cut(array: Array, axis: int, start: int, stop: int) -> Array:

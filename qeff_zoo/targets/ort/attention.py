@@ -14,7 +14,7 @@ padding in all rows are cut off before anything is computed, and rows of differe
 Keys and values that several attentions read, or whose queries are those of some tokens alone (SwiftKV), are written
 before, at the same rows, and the kernel is given no new ones.
 
-Where every query sees every key, as in images and audio, it is MultiHeadAttention, which keeps no scores of pairs.
+If every query attends to every key, as in images and audio, it is MultiHeadAttention, which keeps no scores of pairs.
 
 An attention of another kind (another mask, a state that is not a plain cache) keeps its portable body.
 """
@@ -167,8 +167,10 @@ class _Lowering:
             return "portable:full"
         tape = Tape()
         # The kernel takes keys and values by token, or both by head, as states are.
-        by_token = all(heads.undone(one) is not None for one in (key, value))
-        kept = [heads.flat(tape, one) if by_token else one for one in (key, value)]
+        by_token = all(heads.undone(projection) is not None for projection in (key, value))
+        kept = [
+            heads.flat(tape, projection) if by_token else projection for projection in (key, value)
+        ]
         attended = tape.op(
             "MultiHeadAttention",
             [heads.flat(tape, query), *kept],
@@ -248,7 +250,7 @@ class _Lowering:
             first = tape.op("Slice", [positions, *ends])  # (batch, 1)
             rows = tape.op("Add", [first, tape.op("Range", [zero, columns, one])])
             numbers = tape.op("Range", [zero, batch, one])
-            places = [
+            indices = [
                 tape.op("Unsqueeze", [numbers, integers(tape, 1, 2, 3)]),
                 tape.op(
                     "Constant", [], {"value": ir.tensor(np.arange(groups).reshape(1, 1, -1, 1))}
@@ -257,7 +259,7 @@ class _Lowering:
             ]
             every = [tape.op("Shape", [positions]), integers(tape, groups, 1)]
             shape = tape.op("Concat", every, {"axis": 0})
-            spread = [tape.op("Expand", [one, shape]) for one in places]
+            spread = [tape.op("Expand", [one, shape]) for one in indices]
             self._places[groups] = tape.op("Concat", spread, {"axis": -1})
             self.graph.insert_before(self.graph[0], tape.nodes)
         return self._places[groups]
@@ -274,9 +276,9 @@ class _Lowering:
 
     def _lengths_at(self, mask: ir.Value) -> list[ir.Value]:
         """Return what `_lengths` does where the queries are those of some tokens, whose positions a mask reads."""
-        made = mask.producer()
-        positions = made.inputs[0] if made is not None else None
-        assert made is not None
+        producer = mask.producer()
+        positions = producer.inputs[0] if producer is not None else None
+        assert producer is not None
         assert positions is not None
         if positions not in self._last:
             tape, one = Tape(), integers
@@ -285,7 +287,7 @@ class _Lowering:
             total = tape.op("Add", [longest, integer(tape, 1)])
             narrow = {"to": ir.DataType.INT32}
             self._last[positions] = [tape.op("Cast", [value], narrow) for value in (newest, total)]
-            self.graph.insert_before(made, tape.nodes)
+            self.graph.insert_before(producer, tape.nodes)
         return self._last[positions]
 
     def _slide(self, keys: _Cached, values: _Cached, window: int) -> int:
@@ -388,7 +390,7 @@ def _sliding(value: ir.Value | None, attention: ir.Node) -> _Cached | None:
         return None
     if state is None or state.kind != "window":
         return None
-    present = next(one for one in both.graph.outputs if one.name == state.output)
+    present = next(output for output in both.graph.outputs if output.name == state.output)
     return _Cached(past=past, present=present, new=new, slides=True)
 
 
@@ -408,18 +410,18 @@ def _window(mask: ir.Value | None) -> int | None:
 
 def _is_of_blocks(positions: ir.Value | None) -> bool:
     """Whether all queries of a call have one position, so that they attend to each other in both directions."""
-    made = positions.producer() if positions is not None else None
-    return made is not None and made.op_type == "Expand"
+    producer = positions.producer() if positions is not None else None
+    return producer is not None and producer.op_type == "Expand"
 
 
 def _hides_nothing(mask: ir.Value | None) -> bool:
     """Whether a mask is all zeros, as an attention without a mask has it."""
-    made = mask.producer() if mask is not None else None
-    while made is not None and made.op_type in _SPREADS:
-        mask = made.inputs[0]
-        made = mask.producer() if mask is not None else None
-    if made is not None and made.op_type == "ConstantOfShape":
-        filled = made.attributes.get_tensor("value", None)
+    producer = mask.producer() if mask is not None else None
+    while producer is not None and producer.op_type in _SPREADS:
+        mask = producer.inputs[0]
+        producer = mask.producer() if mask is not None else None
+    if producer is not None and producer.op_type == "ConstantOfShape":
+        filled = producer.attributes.get_tensor("value", None)
         return filled is None or not filled.numpy().any()
     known = array_of(mask)
     return known is not None and not known.any()
@@ -427,12 +429,12 @@ def _hides_nothing(mask: ir.Value | None) -> bool:
 
 def _narrowed(mask: ir.Value | None) -> bool:
     """Whether a causal mask covers some of a call's tokens only: its positions are picked."""
-    made = mask.producer() if mask is not None else None
-    positions = made.inputs[0] if made is not None else None
-    while positions is not None and (made := positions.producer()):
-        if made.op_type == "GatherElements":
+    producer = mask.producer() if mask is not None else None
+    positions = producer.inputs[0] if producer is not None else None
+    while positions is not None and (producer := positions.producer()):
+        if producer.op_type == "GatherElements":
             return True
-        positions = made.inputs[0] if made.op_type == "Clip" else None
+        positions = producer.inputs[0] if producer.op_type == "Clip" else None
     return False
 
 

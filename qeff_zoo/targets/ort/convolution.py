@@ -76,7 +76,7 @@ class _Read:
     """What is read of a convolution: its newest columns alone, or what SiLU makes of them.
 
     Args:
-        computed: All columns but those that padding after them made.
+        computed: All columns without those of padding behind them.
         activated: The same, or what SiLU makes of it.
         newest: The newest columns of that.
     """
@@ -132,9 +132,9 @@ def _read(conv: ir.Node, window: ir.Node) -> _Read | None:
 
 def _is_plain(conv: ir.Node, channels: int) -> bool:
     """Return whether a convolution treats each channel by itself, and reads adjacent columns."""
-    found = conv.attributes
-    ones = {*found.get_ints("strides", [1]), *found.get_ints("dilations", [1])}
-    return ones == {1} and found.get_int("group", 1) == channels
+    attributes = conv.attributes
+    ones = {*attributes.get_ints("strides", [1]), *attributes.get_ints("dilations", [1])}
+    return ones == {1} and attributes.get_int("group", 1) == channels
 
 
 def _width(conv: ir.Node) -> int:

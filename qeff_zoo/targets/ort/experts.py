@@ -62,7 +62,7 @@ def lower(
     reasons = {node.inputs[1]: others for node in graph if experts_pass.is_routed_product(node)}
     ways: Counter[str] = Counter()
     for node in [node for node in graph if experts_pass.is_experts(node)]:
-        names = [weights[one] for one in _matrices(node) if one in weights]
+        names = [weights[matrix] for matrix in _matrices(node) if matrix in weights]
         values = _values(node, names, bindings) if packing and len(names) == _STACKS else []
         reason = _reason(node, names, values, packing)
         if reason or packing is None:
@@ -107,9 +107,9 @@ def _values(
 
 def _matrices(node: ir.Node) -> list[ir.Value]:
     """Return the stacks of gates and ups, and of downs."""
-    places = (3, 5) if experts_pass.is_interleaved(node) else (3, 4)
-    found = [node.inputs[place] for place in places]
-    return [one for one in found if one is not None]
+    indices = (3, 5) if experts_pass.is_interleaved(node) else (3, 4)
+    matrices = [node.inputs[place] for place in indices]
+    return [matrix for matrix in matrices if matrix is not None]
 
 
 def _sizes(node: ir.Node) -> tuple[int, int, int]:

@@ -33,8 +33,8 @@ def describe(manifest: Mapping[str, Any]) -> str:
     Args:
         manifest: Manifest of a package for ONNX Runtime.
     """
-    if found := [*_obstacles(manifest)]:
-        return f"{_ENGINE} does not open it: {', '.join(found)}"
+    if obstacles := [*_obstacles(manifest)]:
+        return f"{_ENGINE} does not open it: {', '.join(obstacles)}"
     if all(file["path"] != CONFIG for file in manifest["files"]):
         return f"{_ENGINE} opens it once it is built again: it has no {CONFIG}"
     return f"{_ENGINE} opens it too"
@@ -92,16 +92,16 @@ def _any_layer(of: str) -> State:
 
 def _tokens(folder: Path) -> dict[str, Any]:
     """Read the tokens that begin, end and pad a text; a model without a generation config has them in its config."""
-    found: dict[str, Any] = {}
+    tokens: dict[str, Any] = {}
     for name in ("config.json", "generation_config.json"):
         path = folder / name
         values = read_json(path)
-        found |= {
+        tokens |= {
             key: values[key]
             for key in ("bos_token_id", "eos_token_id", "pad_token_id")
             if values.get(key) is not None
         }
-    return found
+    return tokens
 
 
 def _obstacles(manifest: Mapping[str, Any]) -> Iterator[str]:
@@ -116,11 +116,11 @@ def _obstacles(manifest: Mapping[str, Any]) -> Iterator[str]:
         if name not in _FILLED:
             yield _INPUTS.get(name, f"input {name}")
     states = program["states"]
-    if others := sorted({one["kind"] for one in states} - {"growing"}):
+    if others := sorted({state["kind"] for state in states} - {"growing"}):
         yield f"{' and '.join(others)} states"
         return
     expected = [_any_layer(of).name % n for n in range(len(states) // 2) for of in ("key", "value")]
-    if not states or sorted(one["name"] for one in states) != sorted(expected):
+    if not states or sorted(state["name"] for state in states) != sorted(expected):
         yield "layers without keys and values of their own"
-    elif len({tuple(one["axes"]) for one in states}) > 1:
+    elif len({tuple(state["axes"]) for state in states}) > 1:
         yield "caches of different sizes"

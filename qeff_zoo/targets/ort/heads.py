@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Heads of an attention, by head as the portable graph has them, and by token as kernels take and return them.
 
-What one of the two was made of the other for is undone, where all that is between says so.
+The conversion from one to the other is undone if all ops between permit it.
 """
 
 from collections.abc import Iterator
@@ -35,9 +35,9 @@ def flat(tape: Tape, heads: ir.Value) -> ir.Value:
         heads: Query, key or value heads.
     """
     split = by_token(tape, heads)
-    made = split.producer()
-    if made is not None and made.op_type == "Reshape" and _is_product(made.inputs[0]):
-        return made.inputs[0]  # type: ignore[return-value]
+    producer = split.producer()
+    if producer is not None and producer.op_type == "Reshape" and _is_product(producer.inputs[0]):
+        return producer.inputs[0]  # type: ignore[return-value]
     return tape.op("Reshape", [split, integers(tape, 0, 0, -1)])
 
 
@@ -96,8 +96,12 @@ def width_of(heads: ir.Value) -> int | None:
         count, size = value.shape[1], value.shape[3]
         return count * size if isinstance(count, int) and isinstance(size, int) else None
     split = undone(heads)
-    made = split.producer() if split is not None else None
-    return _columns(made.inputs[0]) if made is not None and made.op_type == "Reshape" else None
+    producer = split.producer() if split is not None else None
+    return (
+        _columns(producer.inputs[0])
+        if producer is not None and producer.op_type == "Reshape"
+        else None
+    )
 
 
 def _columns(value: ir.Value | None) -> int | None:
@@ -113,7 +117,7 @@ def _columns(value: ir.Value | None) -> int | None:
         weight = node.inputs[_WEIGHTS[node.op_type]]
         rows = weight.shape[0] if weight is not None and weight.shape is not None else None
         return rows if isinstance(rows, int) else None
-    return next((found for one in node.inputs if (found := _columns(one)) is not None), None)
+    return next((columns for one in node.inputs if (columns := _columns(one)) is not None), None)
 
 
 def _is_product(value: ir.Value | None) -> bool:
@@ -122,6 +126,6 @@ def _is_product(value: ir.Value | None) -> bool:
     if node is not None and node.op_type in ("Add", "Sub", "Mul"):
         return any(_is_product(one) for one in node.inputs)
     if node is not None and node.op_type == "Reshape":  # of rows of a batch
-        made = node.inputs[0].producer() if node.inputs[0] is not None else None
-        return made is not None and made.op_type == "QGemm"
+        producer = node.inputs[0].producer() if node.inputs[0] is not None else None
+        return producer is not None and producer.op_type == "QGemm"
     return node is not None and node.op_type in _PRODUCTS

@@ -43,8 +43,8 @@ def _collapse(regions: _Regions, size: int) -> None:
     advise = ctypes.CDLL(None).madvise
     for start, stop in regions:
         first, last, step = -(-start // size) * size, stop // size * size, _AT_ONCE * size
-        for place in range(first, last, step):
-            part = ctypes.c_void_p(place), ctypes.c_size_t(min(step, last - place))
+        for address in range(first, last, step):
+            part = ctypes.c_void_p(address), ctypes.c_size_t(min(step, last - address))
             if advise(*part, _COLLAPSE):
                 advise(*part, mmap.MADV_HUGEPAGE)
 
@@ -70,10 +70,10 @@ def _size() -> int:
 
 def _regions(size: int) -> _Regions:
     """Return regions of private memory, not of a file, that may have a huge page of a size; none for size 0."""
-    found = []
+    regions = []
     for line in _MAPS.read_text(errors="replace").splitlines() if size else ():
-        place, rights, _, _, inode, *path = line.split(maxsplit=5)
-        start, stop = (int(one, 16) for one in place.split("-"))
+        addresses, rights, _, _, inode, *path = line.split(maxsplit=5)
+        start, stop = (int(one, 16) for one in addresses.split("-"))
         if rights == "rw-p" and inode == "0" and path in ([], ["[heap]"]) and stop - start >= size:
-            found.append((start, stop))
-    return found
+            regions.append((start, stop))
+    return regions

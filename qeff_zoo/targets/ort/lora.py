@@ -25,10 +25,10 @@ def lower(graph: ir.Graph) -> int:
         )
     inputs = {value.name: value for value in graph.inputs}
     if ids := inputs.get(IDS):
-        for node, place in list(ids.uses()):
+        for node, position in list(ids.uses()):
             rows = (node.op_type, node.attributes.get_int("start"), node.attributes.get_int("end"))
             assert rows == ("Shape", 0, 1), f"{node.op_type} reads the slots' numbers."
-            node.replace_input_with(place, inputs["input_ids"])  # as many rows
+            node.replace_input_with(position, inputs["input_ids"])  # as many rows
         graph.inputs.remove(ids)
     return len(sites)
 

@@ -130,15 +130,15 @@ class _Lowering(products.Products):
             "quantize_axis": 1,
         }
         given, tape = [packed, indices, *others], Tape()
-        found = tape.op("GatherBlockQuantized", given, attributes, domain=products.CONTRIB)
+        looked_up = tape.op("GatherBlockQuantized", given, attributes, domain=products.CONTRIB)
         if format.offsets:
             blocks = columns // format.block
             offsets = self.factors(slot, [rows, blocks], "offsets")
             less = tape.op("Gather", [offsets, indices])
             last = integers(tape, -1)
-            by_block = products.by_block(tape, found, blocks, format.block)
+            by_block = products.by_block(tape, looked_up, blocks, format.block)
             whole = tape.op("Sub", [by_block, tape.op("Unsqueeze", [less, last])])
-            tape.op("Reshape", [whole, tape.op("Shape", [found])])
+            tape.op("Reshape", [whole, tape.op("Shape", [looked_up])])
         return list(tape.nodes)
 
     def numerics(self) -> Numerics:

@@ -34,8 +34,8 @@ def write(folder: Path, manifest: Mapping[str, Any]) -> None:
         for program in manifest["programs"]
     }
     # "installed": paths may lead out of the folder.
-    made = {"schema_version": "1.0", "layout": "installed", "components": components}
+    content = {"schema_version": "1.0", "layout": "installed", "components": components}
     (folder / FOLDER).mkdir()
     (folder / FOLDER / "manifest.json").write_text(
-        json.dumps(made, indent=1) + "\n", encoding="utf-8"
+        json.dumps(content, indent=1) + "\n", encoding="utf-8"
     )

@@ -54,8 +54,8 @@ def product(lowering: Products, x: ir.Value, matrix: Matrix) -> list[ir.Node]:
         for number in (np.float32(1), np.uint8(_MIDDLE))
     )
     given = [_flat(lowering, tape, integers, matrix.columns), one, middle, weight, scales, zeros]
-    made = tape.op(_PRODUCT, given, {"transB": 1}, domain=CONTRIB)
-    tape.op("Mul", [_reshaped(lowering, tape, made, x, matrix.rows), scale])
+    products = tape.op(_PRODUCT, given, {"transB": 1}, domain=CONTRIB)
+    tape.op("Mul", [_reshaped(lowering, tape, products, x, matrix.rows), scale])
     return list(tape.nodes)
 
 
@@ -63,9 +63,9 @@ def rows(lowering: Products, indices: ir.Value, matrix: Matrix) -> list[ir.Node]
     """Look up rows of a matrix; of the nodes the last makes them."""
     weight, scales, _ = _stored(lowering, matrix, gathered=True)
     tape = Tape()
-    found = tape.op("Cast", [tape.op("Gather", [weight, indices])], {"to": ir.DataType.FLOAT})
+    looked_up = tape.op("Cast", [tape.op("Gather", [weight, indices])], {"to": ir.DataType.FLOAT})
     last = integers(tape, -1)
-    tape.op("Mul", [found, tape.op("Unsqueeze", [tape.op("Gather", [scales, indices]), last])])
+    tape.op("Mul", [looked_up, tape.op("Unsqueeze", [tape.op("Gather", [scales, indices]), last])])
     return list(tape.nodes)
 
 
@@ -78,8 +78,8 @@ def _stored(lowering: Products, matrix: Matrix, **use: bool) -> list[ir.Value]:
 
 def _rounded(lowering: Products, tape: Tape, x: ir.Value) -> tuple[ir.Value, ir.Value]:
     """Return the integers of a left side, (…, columns) around 128, and their scales, (…, 1)."""
-    made = lowering.made
-    if (x, _INTEGERS) not in made:  # else another product of the same value had them made
+    rounded = lowering.made
+    if (x, _INTEGERS) not in rounded:  # else another product of the same value had them made
         split = x.producer()
         if (
             split is not None
@@ -89,7 +89,7 @@ def _rounded(lowering: Products, tape: Tape, x: ir.Value) -> tuple[ir.Value, ir.
             _round_split(lowering, tape, split)
         else:
             _round(lowering, tape, x)
-    return made[x, _INTEGERS], made[x, _SCALES]
+    return rounded[x, _INTEGERS], rounded[x, _SCALES]
 
 
 def _round(lowering: Products, tape: Tape, x: ir.Value) -> None:
@@ -98,9 +98,9 @@ def _round(lowering: Products, tape: Tape, x: ir.Value) -> None:
     one, least, steps, middle = (
         tape.op("Constant", [], {"value": ir.tensor(number)}) for number in numbers
     )
-    found = tape.op("ReduceMax", [tape.op("Abs", [x]), last])
+    peak = tape.op("ReduceMax", [tape.op("Abs", [x]), last])
     # Of no rows, as an expert may have, ONNX Runtime reduces to a wrong shape.
-    largest = _reshaped(lowering, tape, found, x, 1)
+    largest = _reshaped(lowering, tape, peak, x, 1)
     scales = tape.op("Div", [tape.op("Max", [largest, least]), steps])
     given = [tape.op("Div", [x, scales]), one, middle]
     lowering.made[x, _INTEGERS] = tape.op("QuantizeLinear", given)

@@ -2,8 +2,9 @@
 """Options that make ONNX Runtime compute on every processor what a manifest declares.
 
 x86-64 without VNNI and AMX multiplies uint8 by int8 (see `per_channel`) in an instruction that sums pairs in 16 bits
-and saturates. ONNX Runtime takes it all the same, unless a session asks for exact products, which are as fast as those
-of int8 in blocks. It knows VNNI, but not that products are right with it: asked there too, it takes the slower ones.
+and saturates. ONNX Runtime uses it all the same, unless a session requests exact products, which are as fast as those
+of int8 in blocks. With VNNI products are right anyway, but a session that requests exact ones gets the slower ones
+there, too.
 
 On ARM64 its kernels of KleidiAI round the left side of a product by int4 with one scale a row, not in blocks.
 """

@@ -114,8 +114,8 @@ class _Lowering:
 
 def _branch(tape: Tape, outputs: Sequence[ir.Value], name: str) -> ir.Graph:
     """Make a branch of recorded nodes, whose names nothing else in the graph has."""
-    made = [value for node in tape.nodes for value in node.outputs]
-    for number, value in enumerate(made):
+    values = [value for node in tape.nodes for value in node.outputs]
+    for number, value in enumerate(values):
         value.name = f"{name}.{number}"
     for value in outputs:
         value.type = ir.TensorType(ir.DataType.FLOAT)

@@ -86,10 +86,10 @@ class Tables:
     def _tabulate(self, cos: ir.Value, sin: ir.Value) -> tuple[Array, Array] | None:
         """Compute cosines and sines of all positions; None if they depend on more than the position."""
         positions = next(value for value in self.graph.inputs if value.name == "position_ids")
-        found = position_tables.by_position(positions, [cos, sin], self.ctx_len)
-        if found is None or found[1]:
+        table = position_tables.by_position(positions, [cos, sin], self.ctx_len)
+        if table is None or table[1]:
             return None
-        (cosines, sines), _ = found
+        (cosines, sines), _ = table
         return cosines, sines
 
     def _table(self, values: Array) -> ir.Value:

@@ -42,9 +42,9 @@ def lower(graph: ir.Graph, weights: Collection[ir.Value]) -> set[ir.Value]:
         choice = index, stack.count
         if choice not in routes:  # products by the same experts share it
             routes[choice] = _route(tape, index, stack.count)
-        made = _product(tape, x, routes[choice], stack)
+        product = _product(tape, x, routes[choice], stack)
         ir.convenience.replace_nodes_and_values(
-            graph, node, [node], tape.nodes, node.outputs, [made]
+            graph, node, [node], tape.nodes, node.outputs, [product]
         )
     return left
 
@@ -75,15 +75,15 @@ def _route(tape: Tape, index: ir.Value, count: int) -> _Route:
     chosen = tape.op("Equal", [tape.op("Unsqueeze", [numbers, last]), flat])  # (experts, choices)
     ones = tape.op("Cast", [chosen], {"to": ir.DataType.INT64})
     choices = tape.op("Gather", [tape.op("NonZero", [chosen]), one], {"axis": 0})  # row by row
-    found = tape.op("Shape", [choices])
-    order = tape.op("Range", [zero, tape.op("Squeeze", [found]), one])
-    nowhere = tape.op("Expand", [found, tape.op("Shape", [flat])])
-    places = tape.op("ScatterND", [nowhere, tape.op("Unsqueeze", [choices, last]), order])
+    shape = tape.op("Shape", [choices])
+    order = tape.op("Range", [zero, tape.op("Squeeze", [shape]), one])
+    nowhere = tape.op("Expand", [shape, tape.op("Shape", [flat])])
+    positions = tape.op("ScatterND", [nowhere, tape.op("Unsqueeze", [choices, last]), order])
     return _Route(
         index=index,
         choices=choices,
         counts=tape.op("ReduceSum", [ones, second], {"keepdims": 0}),
-        places=tape.op("Reshape", [places, tape.op("Shape", [index])]),
+        places=tape.op("Reshape", [positions, tape.op("Shape", [index])]),
     )
 
 
@@ -96,10 +96,10 @@ def _product(tape: Tape, x: ir.Value, route: _Route, stack: stacks.Stack) -> ir.
     flat = integers(tape, -1, stack.columns)
     given = tape.op("Gather", [tape.op("Reshape", [x, flat]), row], {"axis": 0})
     parts = tape.op_multi_out("Split", [given, route.counts], {"axis": 0}, num_outputs=stack.count)
-    made = [_multiply(tape, part, stack, number) for number, part in enumerate(parts)]
+    products = [_multiply(tape, part, stack, number) for number, part in enumerate(parts)]
     size = integers(tape, 1, stack.rows)
-    made.append(tape.op("ConstantOfShape", [size]))  # for choices of no expert
-    return tape.op("Gather", [tape.op("Concat", made, {"axis": 0}), route.places], {"axis": 0})
+    products.append(tape.op("ConstantOfShape", [size]))  # for choices of no expert
+    return tape.op("Gather", [tape.op("Concat", products, {"axis": 0}), route.places], {"axis": 0})
 
 
 def _multiply(tape: Tape, x: ir.Value, stack: stacks.Stack, number: int) -> ir.Value:

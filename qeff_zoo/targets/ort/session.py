@@ -191,11 +191,11 @@ class OrtProgram:
     ) -> None:
         self._session, self.specializations, self.states = session, specializations, [*states]
         given = {value.name: _tensor(value) for value in session.get_inputs()}
-        made = {value.name: _tensor(value) for value in session.get_outputs()}
+        tensors = {value.name: _tensor(value) for value in session.get_outputs()}
         retained = {state.name for state in self.states}
         written = {state.output for state in self.states}
         self.inputs = {name: tensor for name, tensor in given.items() if name not in retained}
-        self.outputs = {name: tensor for name, tensor in made.items() if name not in written}
+        self.outputs = {name: tensor for name, tensor in tensors.items() if name not in written}
         #: The very memory that the graph reads and writes.
         self.memory = new_states(
             self.states,
@@ -232,14 +232,14 @@ class OrtProgram:
         binding = self._binding(rows[0], len(rows)) if rows else Binding(self._session.io_binding())
         for name, array in inputs.items():
             binding.bind_input(name, array)
-        made: dict[str, Array] = {}
+        arrays: dict[str, Array] = {}
         for name, shape in self._output_shapes(inputs).items():
             if shape is None:
                 binding.raw.bind_output(name)
             else:
                 # Calls without batch slots may run at the same time.
                 memory = self._made[name] if rows else OutputMemory(self.outputs[name].dtype)
-                made[name] = binding.bind_output(name, shape, memory)
+                arrays[name] = binding.bind_output(name, shape, memory)
         try:
             self._session.run_with_iobinding(binding.raw)
         except _REFUSALS as error:
@@ -247,17 +247,17 @@ class OrtProgram:
                 f"{_RUNTIME} cannot run the graph: {error}. Expected a call that the package was built for. Run "
                 "`qeff-zoo inspect PACKAGE --verify`; if it finds nothing, report this message."
             ) from error
-        if len(made) < len(self.outputs):
+        if len(arrays) < len(self.outputs):
             # In the order in which they were bound: states, then outputs.
             states = sum(state.written for state in self.states) if rows else 0
-            found = binding.raw.get_outputs()[states:]
+            outputs = binding.raw.get_outputs()[states:]
             # What has memory of ours stays there: an OrtValue does not keep it alive.
-            made |= {
-                name: one.numpy()
-                for name, one in zip(self.outputs, found, strict=True)
-                if name not in made
+            arrays |= {
+                name: output.numpy()
+                for name, output in zip(self.outputs, outputs, strict=True)
+                if name not in arrays
             }
-        return made
+        return arrays
 
     def _output_shapes(self, inputs: Mapping[str, Array]) -> dict[str, tuple[int, ...] | None]:
         """Return the shape of each output; None if the sizes of the inputs do not determine it."""
@@ -268,8 +268,8 @@ class OrtProgram:
         sizes = _symbols(self._sized, inputs)
         shapes = {}
         for name, tensor in self.outputs.items():
-            found = [size if isinstance(size, int) else sizes.get(size) for size in tensor.shape]
-            shape = tuple(size for size in found if size is not None)
+            resolved = [size if isinstance(size, int) else sizes.get(size) for size in tensor.shape]
+            shape = tuple(size for size in resolved if size is not None)
             shapes[name] = shape if len(shape) == len(tensor.shape) > 0 else None
         self._newest = given, shapes
         return shapes

@@ -24,20 +24,24 @@ def shorten(graph: ir.Graph) -> int:
     """
     count = 0
     for node in list(graph):
-        tables = {place: one.const_value for place, one in enumerate(node.inputs) if place and one}
-        files = {place: one for place, one in tables.items() if isinstance(one, ir.ExternalTensor)}
+        tables = {
+            place: value.const_value for place, value in enumerate(node.inputs) if place and value
+        }
+        files = {
+            place: table for place, table in tables.items() if isinstance(table, ir.ExternalTensor)
+        }
         by_rows = node.attributes.get_int(_PRODUCTS.get(node.op_type, ""), 0)
         rows = next(iter(files.values())).shape.numpy()[0] if by_rows and files else 0
         if rows <= _ROWS:
             continue
         tape = Tape()
         given = list(node.inputs)
-        for place, file in files.items():
-            given[place] = _first_rows(graph, file)
-        for place, one in enumerate(given[1:], 1):
+        for path, file in files.items():
+            given[path] = _first_rows(graph, file)
+        for path, one in enumerate(given[1:], 1):
             if one is not None and one.producer() and node.op_type == "MatMulNBits":
                 bounds = [integers(tape, number) for number in (0, _ROWS, 0)]
-                given[place] = tape.op("Slice", [one, *bounds])  # scales of smaller numbers
+                given[path] = tape.op("Slice", [one, *bounds])  # scales of smaller numbers
         attributes = {**node.attributes, "N": ir.AttrInt64("N", _ROWS)}
         if "N" not in node.attributes:
             del attributes["N"]

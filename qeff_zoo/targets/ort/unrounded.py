@@ -211,8 +211,8 @@ class _Splitter:
             source, *others = node.inputs
             assert source is not None
             moved = [self._again(node, [part, *others]) for part in self._parts_of_integers(source)]
-            for place, output in enumerate(node.outputs):
-                self._integers[output] = [outputs[place] for outputs in moved]
+            for number, output in enumerate(node.outputs):
+                self._integers[output] = [outputs[number] for outputs in moved]
         return self._integers[value]
 
     def _quantized(self, node: ir.Node) -> list[ir.Value]:

@@ -63,13 +63,13 @@ def lower(graph: ir.Graph, blocking: Blocking) -> int:
     Raises:
         CompileError: The graph has no attention, or the heads of a block do not divide those of an attention.
     """
-    found = [node for node in graph if node.domain == SEMANTIC and node.op_type in ATTENTION]
-    if not found:
+    attentions = [node for node in graph if node.domain == SEMANTIC and node.op_type in ATTENTION]
+    if not attentions:
         raise CompileError(
             "--blocking-mode is given, and the model has no attention that can be cut: it is none, or computed by code "
             "of its own (ALiBi), on latents or on chosen keys. Expected attention of queries to keys. Leave it out."
         )
-    for node in found:
+    for node in attentions:
         cut = _Cut(node, blocking)
         y = cut.attention([*_heads(node, blocking.heads)])
         for one in cut.tape.nodes:
@@ -77,7 +77,7 @@ def lower(graph: ir.Graph, blocking: Blocking) -> int:
         ir.convenience.replace_nodes_and_values(
             graph, node, [node], cut.tape.nodes, node.outputs, [y]
         )
-    return len(found)
+    return len(attentions)
 
 
 def _heads(node: ir.Node, size: int | None) -> Iterator[range]:
@@ -129,8 +129,8 @@ class _Cut:
         Args:
             parts: Heads of each block.
         """
-        found = [self._of_heads(part if len(parts) > 1 else None) for part in parts]
-        return self._op("Transpose", self._joined(found, 1), perm=(0, 2, 1, 3))
+        outputs = [self._of_heads(part if len(parts) > 1 else None) for part in parts]
+        return self._op("Transpose", self._joined(outputs, 1), perm=(0, 2, 1, 3))
 
     def _of_heads(self, heads: range | None) -> ir.Value:
         """Return the attention of some heads, (B, h, S, D); None for all heads."""
@@ -144,14 +144,14 @@ class _Cut:
                 self._share(self._key, heads.start),
                 self._share(self._key, heads.stop, up=True),
             )
-        found = []
+        outputs = []
         for start, stop in self._bounds(query, 2, self._blocking.q):
             cut = self._blocking.q > 1
             rows, hidden = (
                 self._slice(one, 2, start, stop) if cut else one for one in (query, mask)
             )
-            found.append(self._of_queries(rows, hidden, sinks, groups))
-        return self._joined(found, 2)
+            outputs.append(self._of_queries(rows, hidden, sinks, groups))
+        return self._joined(outputs, 2)
 
     def _of_queries(
         self,
@@ -224,8 +224,8 @@ class _Cut:
     ) -> ir.Value:
         """Return some rows of keys or values, of some KV heads; only these rows are gathered from a cache."""
         if self._blocking.kv > 1:
-            found = self._gathered(cache, start, stop)
-            cache = self._slice(cache, 2, start, stop) if found is None else found
+            rows = self._gathered(cache, start, stop)
+            cache = self._slice(cache, 2, start, stop) if rows is None else rows
         if groups is None:
             return cache
         return self._slice(cache, 1, *groups)

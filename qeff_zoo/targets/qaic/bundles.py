@@ -53,9 +53,9 @@ class Recorder:
         self.specializations = program.specializations
         self.states, self.matrices, self.features = part_shared(program.states)
         inputs = Tensor.by_name(program.inputs)
-        self._dtypes = {name: one.dtype for name, one in inputs.items()}
+        self._dtypes = {name: array.dtype for name, array in inputs.items()}
         # A call's batch slots determine this one.
-        self.inputs = {name: one for name, one in inputs.items() if name != "batch_index"}
+        self.inputs = {name: array for name, array in inputs.items() if name != "batch_index"}
         self.outputs = Tensor.by_name(program.outputs)
         self._shapes = shapes_of(program.specializations, self.inputs)
         self._retained: dict[str, Array] = {}
@@ -81,8 +81,8 @@ class Recorder:
         }
         symbols = self.specializations[call.index]["symbols"]
         outputs = {
-            name: (one.dtype, [int(symbols.get(str(axis), axis)) for axis in one.shape])
-            for name, one in self.outputs.items()
+            name: (output.dtype, [int(symbols.get(str(axis), axis)) for axis in output.shape])
+            for name, output in self.outputs.items()
         }
         if self.call is None:
             self.call = Call(inputs={**given, **self._retained}, outputs=outputs)
@@ -104,7 +104,7 @@ def write(recorder: Recorder, folder: Path) -> Path:
         The folder of the bundle.
 
     Raises:
-        GenerationError: The session made no call of the program.
+        GenerationError: The session never called the program.
     """
     if recorder.call is None:
         raise GenerationError(
@@ -112,21 +112,21 @@ def write(recorder: Recorder, folder: Path) -> Path:
             "encoder, or choose the other program with skip_vision=True."
         )
     bundle = folder / FOLDER
-    with staged_beside(bundle) as made:
-        (made / "data").mkdir()
+    with staged_beside(bundle) as staged:
+        (staged / "data").mkdir()
         entries = []
         for name, array in recorder.call.inputs.items():
-            (made / "data" / f"{name}.raw").write_bytes(array.tobytes())
+            (staged / "data" / f"{name}.raw").write_bytes(array.tobytes())
             entries.append(_entry(name, "in", array.dtype, array.shape))
         entries += [
             _entry(name, "out", dtype, shape)
             for name, (dtype, shape) in recorder.call.outputs.items()
         ]
         text = json.dumps({"IO-files": [entries]}, indent=2) + "\n"
-        (made / DESCRIPTION).write_text(text, encoding="utf-8")
-        settle(made)
+        (staged / DESCRIPTION).write_text(text, encoding="utf-8")
+        settle(staged)
         remove(bundle)
-        made.rename(bundle)
+        staged.rename(bundle)
     return bundle
 
 

@@ -57,7 +57,7 @@ def choose(qaicrt: Any, flags: Mapping[str, Any]) -> list[int]:
         return named
     util = qaicrt.Util()
     status, known = util.getDeviceIds()
-    every = [int(one) for one in known] if status == qaicrt.QStatus.QS_SUCCESS else []
+    every = [int(name) for name in known] if status == qaicrt.QStatus.QS_SUCCESS else []
     free = [one for one in every if _free_cores(qaicrt, util, one) >= cores]
     if len(free) < needed:
         raise GenerationError(

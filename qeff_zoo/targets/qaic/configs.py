@@ -172,9 +172,9 @@ def name_nodes(model: Any) -> None:
     """
     for nodes in (model.graph, *model.functions.values()):
         taken: set[str] = set()
-        for place, node in enumerate(nodes):
+        for number, node in enumerate(nodes):
             if not node.name or node.name in taken:
-                node.name = f"{node.op_type}_{place}"
+                node.name = f"{node.op_type}_{number}"
             while node.name in taken:
                 node.name += "_"
             taken.add(node.name)
@@ -198,8 +198,8 @@ def _names(model: Any, nodes: Any, prefix: str) -> Iterator[str]:
 
 
 def _layer_of(name: str) -> int | None:
-    found = _LAYER.match(name)
-    return int(found[1]) if found else None
+    match = _LAYER.match(name)
+    return int(match[1]) if match else None
 
 
 def check_patterns(models: Sequence[Any], patterns: Sequence[str]) -> None:

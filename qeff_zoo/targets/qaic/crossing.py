@@ -28,7 +28,7 @@ class CrossAttentionProgram:
 
     def __init__(self, program: Any, states: Sequence[State]) -> None:
         self._program = program
-        dtypes = dict.fromkeys((one.name for one in states), np.dtype(np.float16))
+        dtypes = dict.fromkeys((state.name for state in states), np.dtype(np.float16))
         #: States that the host writes; the card keeps all others.
         self.memory = new_states(states, dtypes, program.specializations, is_current=False)
         program.retain(self.memory)  # the initial states of a card are undefined
@@ -41,5 +41,5 @@ class CrossAttentionProgram:
         if self.memory.written:
             self._program.retain(self.memory)
             self.memory.written.clear()
-        made: Mapping[str, Array] = self._program.run(inputs, rows)
-        return made
+        outputs: Mapping[str, Array] = self._program.run(inputs, rows)
+        return outputs

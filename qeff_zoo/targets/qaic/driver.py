@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The script that runs a compiler of Cloud AI 100 wherever its SDK is, and running that here.
 
-In: how one compiler is found and called, and its arguments for each program. Out: QPCs, or none where one failed.
+In: the location and command of a compiler, and its arguments for each program. Out: QPCs, or none where one failed.
 """
 
 import os

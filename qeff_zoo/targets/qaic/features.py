@@ -57,13 +57,15 @@ class EncoderProgram:
     def __init__(self, program: Any) -> None:
         self._program = program
         self.inputs = {
-            name: replace(one, shape=(1, *one.shape[1:]) if one.shape[0] == BATCH else one.shape)
-            for name, one in program.inputs.items()
+            name: replace(
+                value, shape=(1, *value.shape[1:]) if value.shape[0] == BATCH else value.shape
+            )
+            for name, value in program.inputs.items()
         }
         self.outputs = {
-            ours: Tensor(dtype=one.dtype, shape=shape)
-            for name, one in program.outputs.items()
-            for ours, shape in _shapes(name, one.shape).items()
+            ours: Tensor(dtype=output.dtype, shape=shape)
+            for name, output in program.outputs.items()
+            for ours, shape in _shapes(name, output.shape).items()
         }
 
     def __getattr__(self, name: str) -> Any:
@@ -79,12 +81,12 @@ class EncoderProgram:
 
     def run(self, inputs: Mapping[str, Array], rows: Sequence[int] = ()) -> Mapping[str, Array]:
         """Run one call."""
-        made: dict[str, Array] = {**self._program.run(inputs, rows)}
-        if LAYERS in made:
-            made |= {f"{OF_LAYER}{at}": one[0] for at, one in enumerate(made.pop(LAYERS))}
+        outputs: dict[str, Array] = {**self._program.run(inputs, rows)}
+        if LAYERS in outputs:
+            outputs |= {f"{OF_LAYER}{at}": one[0] for at, one in enumerate(outputs.pop(LAYERS))}
         return {
             _OURS.get(name, name): array[0] if name in _OURS else array
-            for name, array in made.items()
+            for name, array in outputs.items()
         }
 
 
@@ -113,17 +115,17 @@ class Merging:
         }
         #: By name, the shape of what is kept, and what it is made of.
         self._kept = {
-            one.name: (
-                [int(sizes.get(str(axis), axis)) for axis in one.axes],
-                _shapes(one.name, one.axes),
+            feature.name: (
+                [int(sizes.get(str(axis), axis)) for axis in feature.axes],
+                _shapes(feature.name, feature.axes),
             )
-            for one in features
+            for feature in features
         }
         given = {name: shape for _, parts in self._kept.values() for name, shape in parts.items()}
         self._index, self._first = next(pair for pair in FIRST.items() if pair[1] in program.inputs)
         first = program.inputs[self._first]
         self.inputs = {
-            **{name: one for name, one in program.inputs.items() if name != self._first},
+            **{name: value for name, value in program.inputs.items() if name != self._first},
             self._index: Tensor(dtype=first.dtype, shape=(first.shape[0], "seq_len")),
             **{
                 name: Tensor(dtype=np.dtype(np.float32), shape=shape)
@@ -141,8 +143,8 @@ class Merging:
         """Run one call."""
         index = inputs[self._index]
         shown = (index >= 0).any(1)
-        found = np.where(index >= 0, index, np.iinfo(index.dtype).max).min(1)
-        first = np.where(shown, found, NOWHERE)[:, None]
+        earliest = np.where(index >= 0, index, np.iinfo(index.dtype).max).min(1)
+        first = np.where(shown, earliest, NOWHERE)[:, None]
         if shown.any():
             self._program.retain(
                 {
@@ -156,19 +158,19 @@ class Merging:
         given = {**others, self._first: first}
         if self._reads and shown.any() and index.shape[1] == 1:
             return self._of_first(self._program.run({**given, **_of_two(others)}, rows))
-        made: Mapping[str, Array] = self._program.run(given, rows)
-        return made
+        outputs: Mapping[str, Array] = self._program.run(given, rows)
+        return outputs
 
     def _of_first(self, made: Mapping[str, Array]) -> dict[str, Array]:
         """Return what a call of one row has made of its first token."""
-        found = {}
+        outputs = {}
         for name, array in made.items():
             if name in self.outputs:
                 of_tokens = "seq_len" in self.outputs[name].shape
-                found[name] = array[:, :1] if of_tokens else array
+                outputs[name] = array[:, :1] if of_tokens else array
             else:  # choices, (tokens, …)
-                found[name] = array[:1]
-        return found
+                outputs[name] = array[:1]
+        return outputs
 
 
 def _of_two(inputs: Mapping[str, Array]) -> dict[str, Array]:
@@ -184,6 +186,6 @@ def _filled(shape: Sequence[int], parts: Sequence[Array]) -> Array:
     """Return features as they are kept: of a call that is too wide to be made, as many as there is room for."""
     filled = np.zeros(shape, np.float32)
     room, each = shape[-2], filled.reshape(-1, *shape[-2:])
-    for place, rows in zip(each, parts, strict=True):
-        place[: len(rows)] = rows[:room]
+    for target, rows in zip(each, parts, strict=True):
+        target[: len(rows)] = rows[:room]
     return filled

@@ -2,8 +2,8 @@
 """A graph that QEfficient exported, compiled as it is, for QEfficient's own runtime.
 
 In: the graph, sizes and flags. Out: a folder with what qaic-compile reads, the script that calls it, and, where the SDK
-is, its QPC. That is no package: the graph does not say which tensors of a checkpoint its weights are, so it cannot
-compare its answers with Hugging Face's model.
+is, its QPC. That is no package: the graph does not relate its weights to tensors of a checkpoint, so that no
+validation can compare its outputs with Hugging Face's model.
 """
 
 import hashlib
@@ -66,12 +66,12 @@ def compile_foreign(
     sums.append((sha256_file(graph), str(graph.resolve())))
     content[SUMS] = "".join(f"{digest}  {name}\n" for digest, name in sums)
     if not _is_there(folder, content):
-        with staged_beside(folder) as made:
-            write_script(content[SCRIPT], made)
+        with staged_beside(folder) as staged:
+            write_script(content[SCRIPT], staged)
             for name in content.keys() - {SCRIPT}:
-                (made / name).write_text(content[name], encoding="utf-8")
-            settle(made)
-            made.rename(folder)
+                (staged / name).write_text(content[name], encoding="utf-8")
+            settle(staged)
+            staged.rename(folder)
     if (folder / _QPC / PROGRAM).is_file():
         _check(folder, content[SUMS])
         return folder / _QPC
@@ -97,19 +97,19 @@ def _configs(
 def _states(model: Any, graph: Path) -> list[tuple[State, str]]:
     """Return each retained state of the graph, and the name of its output."""
     outputs = {value.name for value in model.graph.outputs}
-    found = []
+    states = []
     for value in model.graph.inputs:
         output = next((value.name + end for end in _SUFFIXES if value.name + end in outputs), None)
         if output is not None:
             axes = tuple(_axis(axis) for axis in value.shape)
             kind: StateKind = "growing" if "ctx_len" in axes else "window"
-            found.append((State(name=value.name, kind=kind, layer=0, axes=axes), output))
-    if not found:
+            states.append((State(name=value.name, kind=kind, layer=0, axes=axes), output))
+    if not states:
         raise CompileError(
             f"Cannot compile {str(graph)!r}: it retains no state, so it generates no text. Expected inputs such as "
             "past_key.0, with an output past_key.0_RetainedState each. Export a model that does."
         )
-    return found
+    return states
 
 
 def _axis(axis: Any) -> int | str:
@@ -145,7 +145,7 @@ def _specializations(model: Any, graph: Path, sizes: Mapping[str, int]) -> list[
     }
     same = {"ctx_len": sizes["ctx_len"], "full_batch_size": slots}
     return [
-        {"name": name, "symbols": {one: str(n) for one, n in (own | same).items() if one in known}}
+        {"name": name, "symbols": {key: str(n) for key, n in (own | same).items() if key in known}}
         for name, own in calls.items()
     ]
 

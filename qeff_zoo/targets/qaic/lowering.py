@@ -113,10 +113,10 @@ class _Weights(products.Products):
 
     def matrix(self, value: ir.Value | None, *, input_major: bool = False) -> Matrix | None:
         """Return a weight matrix whose integers stay, in whole blocks; None for any other value."""
-        found = super().matrix(value, input_major=input_major)
-        if found is None or not found.kept or found.columns % found.format.block:
+        matrix = super().matrix(value, input_major=input_major)
+        if matrix is None or not matrix.kept or matrix.columns % matrix.format.block:
             return None
-        return found
+        return matrix
 
     def product(self, x: ir.Value, matrix: Matrix) -> list[ir.Node]:
         """Multiply by integers."""

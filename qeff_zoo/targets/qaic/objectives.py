@@ -80,10 +80,10 @@ class Row:
     @property
     def measured(self) -> str:
         """What Qualcomm measured, for people."""
-        found = f"{self.throughput:,.0f} inputs a second" if self.throughput else ""
+        speed = f"{self.throughput:,.0f} inputs a second" if self.throughput else ""
         if self.latency:
-            found += f"{found and ', '}{self.latency:g} ms"
-        return found or "its speed is not published"
+            speed += f"{speed and ', '}{self.latency:g} ms"
+        return speed or "its speed is not published"
 
 
 @cache
@@ -142,7 +142,7 @@ def nearest(
         if row.objective == objective and (row.task == contract.IMAGE_CLASSIFICATION) == of_images
     ]
     names = {name, str(config.get("architecture", ""))}
-    plain = {_plain(one) for one in names}
+    plain = {_plain(key) for key in names}
     width = _first(config, _FIELDS_OF_WIDTH)
     depth = _first(config, _FIELDS_OF_DEPTH) or _depth_of_blocks(config)
     patch = _first(config, ("patch_size",))

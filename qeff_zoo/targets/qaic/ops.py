@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The custom ops of Cloud AI 100's compiler as ONNX functions, with device bodies and with host bodies.
 
-A model carries device bodies: the compiler knows the calls, and what it inlines it takes apart again. An index of
+A model carries device bodies: the compiler implements the calls, and converts inlined bodies back to calls. An index of
 `SKIP`, or any other beyond the rows, is skipped by the device: a scatter writes nothing, a gather reads nothing, and
 what it then returns is anything. No other runtime has such indices. Host bodies give them a meaning that shows errors:
 a scatter leaves all rows as they are, a gather returns NaN.

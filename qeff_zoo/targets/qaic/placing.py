@@ -64,10 +64,10 @@ def _count(
     ones = tape.op("Cast", [stands], {"to": ir.DataType.INT64})
     counted = tape.op("Sub", [tape.op("CumSum", [ones, integer(tape, 1)]), integer(tape, 1)])
     rows = tape.op("Add", [counted, first])
-    found = tape.op("And", [stands, tape.op("GreaterOrEqual", [rows, integer(tape, 0)])])
+    is_feature = tape.op("And", [stands, tape.op("GreaterOrEqual", [rows, integer(tape, 0)])])
     axis = integers(tape, 1)
     after = tape.op("Add", [tape.op("ReduceSum", [ones, axis]), first])
-    return tape.op("Where", [found, rows, integer(tape, -1)]), after
+    return tape.op("Where", [is_feature, rows, integer(tape, -1)]), after
 
 
 def _keep(graph: ir.Graph, tape: Tape, values: list[ir.Value]) -> ir.Value:
@@ -97,8 +97,8 @@ def _without_first(tape: Tape, value: ir.Value) -> ir.Value:
 
 def _return_whole(graph: ir.Graph) -> None:
     """Name returned features and give them an axis; make every input and output declare its size."""
-    found = [value for value in graph.outputs if value.name in NAMES]
-    if not found:
+    returned = [value for value in graph.outputs if value.name in NAMES]
+    if not returned:
         return
     one: str | int = 1
     for value in graph.inputs:
@@ -106,7 +106,7 @@ def _return_whole(graph: ir.Graph) -> None:
             one = BATCH
             value.shape = ir.Shape([BATCH, *value.shape[1:]])
     deep = [value for value in graph.outputs if str(value.name).startswith(OF_LAYER)]
-    for values in ([value] for value in found):
+    for values in ([value] for value in returned):
         _return(graph, values, NAMES[str(values[0].name)], [one])
     if deep:
         _return(graph, deep, LAYERS, [len(deep), one])

@@ -112,12 +112,13 @@ class PredictedProgram:
         self.states, self.matrices, self.features = part_shared(program.states)
         inputs = Tensor.by_name(program.inputs)
         # Slots are found here, of the rows of a call.
-        self.inputs = {name: one for name, one in inputs.items() if name != "batch_index"}
-        self._dtypes = {name: one.dtype for name, one in inputs.items()}
-        logits = [one for one in session.get_outputs() if one.name == "logits"]
+        self.inputs = {name: array for name, array in inputs.items() if name != "batch_index"}
+        self._dtypes = {name: array.dtype for name, array in inputs.items()}
+        logits = [output for output in session.get_outputs() if output.name == "logits"]
         # Also of a program that draws tokens from them, which could not be compared otherwise.
         self.outputs = {
-            one.name: Tensor(dtype=np.dtype(np.float32), shape=tuple(one.shape)) for one in logits
+            logit.name: Tensor(dtype=np.dtype(np.float32), shape=tuple(logit.shape))
+            for logit in logits
         } | Tensor.by_name(program.outputs)
         self._shapes = shapes_of(program.specializations, self.inputs)
         self._memory: dict[str, Array] = new_states(
@@ -144,11 +145,12 @@ class PredictedProgram:
             name: array.astype(self._dtypes[name], copy=False)
             for name, array in call.inputs.items()
         }
-        found = self._session.run(self._names, {**given, **self._memory})
-        made = dict(zip(self._names, found, strict=True))
+        outputs = self._session.run(self._names, {**given, **self._memory})
+        arrays = dict(zip(self._names, outputs, strict=True))
         kept = (*self.states, *self.matrices, *self.features)
-        self._memory = {state.name: made.pop(state.output) for state in kept}
+        self._memory = {state.name: arrays.pop(state.output) for state in kept}
         answers = {
-            name: call.answer(made.pop(name), one.shape) for name, one in self.outputs.items()
+            name: call.answer(arrays.pop(name), output.shape)
+            for name, output in self.outputs.items()
         }
-        return {**answers, **call.chosen(made)} if self._choices else answers
+        return {**answers, **call.chosen(arrays)} if self._choices else answers

@@ -28,9 +28,9 @@ def version(part: str, sdk: Path = SDK) -> str:
     """
     root = ElementTree.fromstring((sdk / "versions" / f"{part}.xml").read_bytes())
     texts = {item.tag: (item.text or "").strip() for item in root.iter()}
-    found = [texts[tag] for tag in ("base_version", "build_id") if texts.get(tag)]
-    found = found or [text for tag, text in texts.items() if "version" in tag and text][:1]
-    return ".".join(found)
+    parts = [texts[tag] for tag in ("base_version", "build_id") if texts.get(tag)]
+    parts = parts or [text for tag, text in texts.items() if "version" in tag and text][:1]
+    return ".".join(parts)
 
 
 def installed(part: str) -> str:
@@ -51,8 +51,8 @@ def compiler(environment: Mapping[str, str] = os.environ, sdk: Path = SDK) -> Pa
         sdk: Folder of the SDK.
     """
     if named := environment.get(COMPILER_VARIABLE):
-        found = shutil.which(named)
-        return Path(found) if found else None
+        program = shutil.which(named)
+        return Path(program) if program else None
     every = (sdk / "exec" / name for name in ("qaic-compile", "qaic-exec"))
     return next((path for path in every if os.access(path, os.X_OK)), None)
 

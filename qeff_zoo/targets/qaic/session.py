@@ -108,16 +108,16 @@ class QaicProgram:
         self._check(status, "read the inputs of")
         layout = api.IoDesc()
         layout.ParseFromString(bytes(described))
-        found = sorted(layout.selected_set.bindings, key=lambda one: one.index)
-        read = {one.name for one in found if one.dir == api.BUFFER_IO_TYPE_INPUT}
-        read_once = (one for one in self.states if not one.written)
+        bindings = sorted(layout.selected_set.bindings, key=lambda one: one.index)
+        read = {binding.name for binding in bindings if binding.dir == api.BUFFER_IO_TYPE_INPUT}
+        read_once = (state for state in self.states if not state.written)
         shared = {one.name for one in (*self.matrices, *self.features, *read_once)}
-        self._require(axes.keys() | shared, read, {one.name for one in found})
-        self._names = [one.name for one in found]
+        self._require(axes.keys() | shared, read, {binding.name for binding in bindings})
+        self._names = [binding.name for binding in bindings]
         buffers = {
-            one.name: buffer_of(api, one.name, one.type)
-            for one in found
-            if one.name in shared | axes.keys()
+            binding.name: buffer_of(api, binding.name, binding.type)
+            for binding in bindings
+            if binding.name in shared | axes.keys()
         }
         #: Matrices of adapters, features, and what was read: calls leave them out but where the host has others.
         self._kept = {name: buffer for name, buffer in buffers.items() if name in shared}
@@ -132,9 +132,11 @@ class QaicProgram:
         self.inputs = {name: tensor for name, tensor in given.items() if name != "batch_index"}
         self.outputs = {name: tensor for name, tensor in tensors.items() if name not in read}
         self._shapes = shapes_of(program.specializations, self.inputs)
-        allowed = [[[*one.dims] for one in row.shapes] for row in layout.allowed_shapes]
+        allowed = [[[*shape.dims] for shape in row.shapes] for row in layout.allowed_shapes]
         self._sizes = [
-            self._sizes_of(entry["symbols"], given, allowed or [[[*one.dims] for one in found]])
+            self._sizes_of(
+                entry["symbols"], given, allowed or [[[*binding.dims] for binding in bindings]]
+            )
             for entry in program.specializations
         ]
         self._active: list[Any] = []
@@ -145,7 +147,9 @@ class QaicProgram:
         self.memory: Memory | None = None
         self._slices: Slices | None = None
         if half and self.states:
-            self._hand_over(running, api, {one.name: one for one in found}, gives=half == "gives")
+            self._hand_over(
+                running, api, {binding.name: binding for binding in bindings}, gives=half == "gives"
+            )
 
     def together(
         self, starts: Mapping[int, int], *, prefill: bool, kept: int = 1
@@ -193,12 +197,12 @@ class QaicProgram:
             for name, output in self.outputs.items()
         }
 
-    def _require(self, known: Set[str], read: Set[str], found: Set[str]) -> None:
+    def _require(self, known: Set[str], read: Set[str], present: Set[str]) -> None:
         """Check the QPC's inputs and outputs against the manifest."""
         # QNN's converter writes `_` for `.` in names.
         kept = (*self.states, *self.matrices, *self.features)
         states = {name for one in kept for name in (one.name, one.name.replace(".", "_"))}
-        if lacking := sorted(known - found):
+        if lacking := sorted(known - present):
             raise self._foreign(f"it has no {', '.join(map(repr, lacking))}")
         if strange := sorted(read - known - states):
             raise self._foreign(f"it takes {', '.join(map(repr, strange))} as well")
@@ -234,24 +238,24 @@ class QaicProgram:
             self._active.append(self._rt.ExecObj(self._context, program))
         return program
 
-    def _hand_over(self, running: Any, api: Any, found: Mapping[str, Any], *, gives: bool) -> None:
+    def _hand_over(self, running: Any, api: Any, arrays: Mapping[str, Any], *, gives: bool) -> None:
         """Make ready to give states to another program, or to take its, where they are listed and are floats.
 
         The layout of MXINT8 in a buffer is undocumented.
         """
-        names = [name for one in self.states for name in (one.name, one.output)]
-        if not all(name in found for name in names):
+        names = [name for state in self.states for name in (state.name, state.output)]
+        if not all(name in arrays for name in names):
             return
-        buffers = {name: buffer_of(api, name, found[name].type) for name in names}
+        buffers = {name: buffer_of(api, name, arrays[name].type) for name in names}
         if any(buffer.dtype.kind != "f" for buffer in buffers.values()):
             return
-        dtypes = {one.name: buffers[one.name].dtype for one in self.states}
+        dtypes = {state.name: buffers[state.name].dtype for state in self.states}
         memory = new_states(self.states, dtypes, self.specializations, is_current=gives)
         status, handle = running.createSlicingSpecHandle(specification(self.states, memory))
         self._check(status, "prepare slices of states of")
         self.memory = memory
         self._slices = Slices(
-            handle, {name: found[name].index for name in names}, self.states, memory
+            handle, {name: arrays[name].index for name in names}, self.states, memory
         )
 
     @contextmanager

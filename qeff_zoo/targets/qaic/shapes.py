@@ -69,8 +69,8 @@ class Compiled:
 
     def planned(self, part: str, field: str) -> Any:
         """Look a field of the plan up; None where it has none."""
-        found = self.package.manifest["spec"].get(part)
-        return found.get(field) if isinstance(found, Mapping) else None
+        value = self.package.manifest["spec"].get(part)
+        return value.get(field) if isinstance(value, Mapping) else None
 
     def devices(self, after: int = 0) -> list[int]:
         """Return the ids of as many devices as it was compiled for."""
@@ -89,10 +89,10 @@ class Compiled:
 
     def _sampler(self) -> dict[str, int]:
         """Return the argument for sampling on devices, which vllm-qaic requires."""
-        found = {
+        argument = {
             _SAMPLER[name]: int(self._flags[name]) for name in SAMPLER if self._flags.get(name)
         }
-        return {"max_top_k_ids": TOP_K_IDS, **found} if found else {}
+        return {"max_top_k_ids": TOP_K_IDS, **argument} if argument else {}
 
     def model(self) -> list[str]:
         """Return the model argument: the package has the config and tokenizer, and weights are not needed."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """States of single rows, moved between the host and a card while it runs a call.
 
-A slice is a region of a state on the card: an array of the host says how large it is, and offsets where it begins
+A slice is a region of a state on the card: an array of the host sets its size, and offsets its beginning
 there. That is what QEfficient's examples of continuous batching and vllm-qaic have in common, see
 docs/qaic-reference.md. Slices that were set stay set until the call of `ExecObj.setData` with pairs of index and array
 that follows them.
@@ -24,7 +24,7 @@ def specification(states: Sequence[State], memory: Memory) -> str:
 
     Args:
         states: States of a program.
-        memory: Theirs, in the types that the card has.
+        memory: Their buffers, in the types of the card.
 
     Returns:
         JSON: for each state a pattern of its names alone, as input and as output, and where its axes begin.
@@ -51,7 +51,7 @@ class Slices:
         handle: Handle of `specification`, by `Program.createSlicingSpecHandle`.
         bindings: Index by name, of inputs and outputs.
         states: States of the program.
-        memory: Theirs on the host.
+        memory: Their buffers on the host.
     """
 
     def __init__(

@@ -2,8 +2,8 @@
 """States as Cloud AI 100 keeps them: written by one scatter, read by one gather, whatever kind they are.
 
 What a call must not write has the index `SKIP`: padding, and rows that are idle. So has what it must not read: rows
-beyond the newest token, and of windows and recurrences what an earlier request left. That is made zero, since no mask
-hides a NaN: the device returns anything for it.
+beyond the newest token, and of windows and recurrences what an earlier request left. These values become zero, since
+no mask hides a NaN: the device returns anything for it.
 
 What an encoder has read (`cross`) the host writes, all rows at once; calls keep it as it is.
 
@@ -141,8 +141,8 @@ class _Lowering:
         tokens = self.inputs["input_ids"]
         readers = list(tokens.uses())
         safe = self.shared.op("Max", [tokens, self._constant(0)])
-        for node, place in readers:
-            node.replace_input_with(place, safe)
+        for node, position in readers:
+            node.replace_input_with(position, safe)
         self.graph.insert_before(self.graph[0], self.shared.nodes)
 
     # --- kinds of states ---------------------------------------------------------------------------
@@ -157,9 +157,9 @@ class _Lowering:
         if readers:
             beyond = self._beyond()
             read = self._read(tape, present, beyond, self._every(), self._length())
-            for node, place in readers:
-                direct = node.op_type == "Shape" and node.inputs[place] is old
-                node.replace_input_with(place, present if direct else read)
+            for node, position in readers:
+                direct = node.op_type == "Shape" and node.inputs[position] is old
+                node.replace_input_with(position, present if direct else read)
         self._insert_after(writer, tape.nodes)
         _replace(output, present)
 
@@ -175,8 +175,8 @@ class _Lowering:
         read = self._read(tape, past, self._unwritten(size), numbers, self._constant(size))
         _like(writer, tape.nodes)
         self.graph.insert_before(self.graph[0], tape.nodes)  # before whatever reads it
-        for node, place in readers:
-            node.replace_input_with(place, read)
+        for node, position in readers:
+            node.replace_input_with(position, read)
         tape = Tape()
         rows, new = writer.inputs[1], writer.inputs[2]
         skipped = tape.op("Less", [rows, self._constant(0)])
@@ -277,9 +277,9 @@ class _Lowering:
             given = [self._unsqueezed(index, 1), length]
         else:
             op, given = ops.GATHER_SLOTS_3D, [index]
-        found = tape.op(op.name, [cache, *self.slots, *given], domain=op.domain)
+        read = tape.op(op.name, [cache, *self.slots, *given], domain=op.domain)
         columns = self._unsqueezed(hidden, *((1, 3) if rank == 4 else (2,)))
-        return tape.op("Where", [columns, self._nothing(), found])
+        return tape.op("Where", [columns, self._nothing(), read])
 
     # --- shared values -----------------------------------------------------------------------------
     def _once(self, key: Hashable, make: Callable[[], ir.Value]) -> ir.Value:
@@ -387,11 +387,11 @@ def _source(value: ir.Value | None) -> ir.Node:
 
 def _readers(cache: ir.Value) -> Iterator[tuple[ir.Node, int]]:
     """Yield what reads a cache, and where: also through the reads of slots and of a compute context."""
-    for node, place in list(cache.uses()):
+    for node, position in list(cache.uses()):
         if node.domain == SEMANTIC and node.op_type in _READS:
             yield from _readers(node.outputs[0])
         else:
-            yield node, place
+            yield node, position
 
 
 def _replace(output: ir.Value, value: ir.Value) -> None:

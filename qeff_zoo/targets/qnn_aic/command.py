@@ -89,10 +89,10 @@ def generator(program: ProgramPlan, name: str) -> list[str]:
 
 def commands(program: ProgramPlan, name: str) -> list[list[str]]:
     """Return what compiles a program, in the folder that it was prepared in; its library is in the SDK."""
-    places = ("--output_dir", Files(name).qpc, "--backend", _LIBRARY)
+    outputs = ("--output_dir", Files(name).qpc, "--backend", _LIBRARY)
     return [
         [sdk.CONVERTER, *converter(program, name)],
-        [sdk.GENERATOR, *_NAMES, *places, *generator(program, name)],
+        [sdk.GENERATOR, *_NAMES, *outputs, *generator(program, name)],
     ]
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Content of `--qnn-config`: more arguments of QNN's two tools, and values of its compiler.
 
-In: its text. Out: words for each tool, and keys of the backend's file; or what of it cannot be kept. A user cannot say
-again what a build says itself, since a manifest would then say something else than what was compiled.
+In: its text. Out: arguments for each tool, and keys of the backend's file; or its unsupported entries. A user cannot
+override the options that a build sets, since the manifest would then differ from the compiled program.
 """
 
 import json

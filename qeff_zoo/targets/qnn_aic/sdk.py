@@ -48,8 +48,8 @@ def installed(environment: Mapping[str, str] = os.environ) -> str:
         return "unknown"
     if text is None:
         return "absent"
-    found = _VERSION.search(text)
-    return found[1] if found else "unknown"
+    match = _VERSION.search(text)
+    return match[1] if match else "unknown"
 
 
 def examine() -> Finding:

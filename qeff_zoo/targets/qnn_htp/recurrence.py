@@ -33,9 +33,9 @@ def expand(graph: ir.Graph) -> None:
     """
     for node in [node for node in graph if node.domain == domains.SEMANTIC and node.op_type in OPS]:
         maker = _Blocks(graph)
-        made = maker.recurrence(node)
+        outputs = maker.recurrence(node)
         nodes = list(maker.tape.nodes)
-        ir.convenience.replace_nodes_and_values(graph, node, [node], nodes, node.outputs, made)
+        ir.convenience.replace_nodes_and_values(graph, node, [node], nodes, node.outputs, outputs)
 
 
 class _Blocks:
@@ -55,9 +55,9 @@ class _Blocks:
         keys = _shape(key)[3]
         flat = self._reshape(state, batch * heads, keys, columns)
         decays, values = (self._by_head(one, heads) for one in (log_decay, value))
-        sources, reads = (self._by_head(one, heads) for one in (key, query))
+        sources, reads = (self._by_head(projection, heads) for projection in (key, query))
         rates = self._rates(beta[0]) if beta else None
-        found = []
+        blocks = []
         for first in range(0, seq, _BLOCK):
             cut = slice(first, min(first + _BLOCK, seq))
             rate = None if rates is None else self._slice(rates, cut)
@@ -65,8 +65,8 @@ class _Blocks:
                 self._slice(one, cut) for one in (decays, sources, values, reads)
             )
             y, flat = self._block(flat, decay, key, value, query, rate)
-            found.append(y)
-        whole = found[0] if len(found) == 1 else self.op("Concat", *found, axis=1)
+            blocks.append(y)
+        whole = blocks[0] if len(blocks) == 1 else self.op("Concat", *blocks, axis=1)
         by_head = self._reshape(whole, batch, heads, seq, columns)
         y = self.op("Transpose", by_head, perm=[0, 2, 1, 3])
         return y, self._reshape(flat, batch, heads, keys, columns)
@@ -130,13 +130,13 @@ class _Blocks:
         """Return (I + lower)^-1 wanted, of a strictly lower triangular matrix (X, T, T)."""
         if tokens == 1:
             return wanted
-        found = self.op("Sub", wanted, self.op("MatMul", lower, wanted))
+        solved = self.op("Sub", wanted, self.op("MatMul", lower, wanted))
         power, exponent = lower, 2
         while exponent < tokens:
             power = self.op("MatMul", power, power)
-            found = self.op("Add", found, self.op("MatMul", power, found))
+            solved = self.op("Add", solved, self.op("MatMul", power, solved))
             exponent *= 2
-        return found
+        return solved
 
     def _rates(self, beta: ir.Value) -> ir.Value:
         """Bring rates (B, S, H) to (X, S, 1)."""
@@ -161,24 +161,24 @@ class _Blocks:
         if (cut.start, cut.stop) == (0, seq):
             return value
         bounds = [self._constant(np.array([one]), np.int64) for one in (cut.start, cut.stop, 1)]
-        made = self.op("Slice", value, *bounds)
-        made.shape = ir.Shape([batch, cut.stop - cut.start, columns])
-        return made
+        part = self.op("Slice", value, *bounds)
+        part.shape = ir.Shape([batch, cut.stop - cut.start, columns])
+        return part
 
     def _reshape(self, value: ir.Value, *shape: int) -> ir.Value:
-        made = self.op("Reshape", value, self._constant(np.array(shape), np.int64))
-        made.shape = ir.Shape(shape)
-        return made
+        reshaped = self.op("Reshape", value, self._constant(np.array(shape), np.int64))
+        reshaped.shape = ir.Shape(shape)
+        return reshaped
 
     def op(self, name: str, *inputs: ir.Value, **attributes: Any) -> ir.Value:
         """Record one op of ONNX."""
-        made = self.tape.op(name, inputs, attributes)
-        made.type = inputs[0].type
+        value = self.tape.op(name, inputs, attributes)
+        value.type = inputs[0].type
         if name == "Transpose":
-            made.shape = ir.Shape([_shape(inputs[0])[axis] for axis in attributes["perm"]])
+            value.shape = ir.Shape([_shape(inputs[0])[axis] for axis in attributes["perm"]])
         elif name in ("Mul", "MatMul", "Sub", "Add", "Exp"):
-            made.shape = ir.Shape(_result(name, inputs))
-        return made
+            value.shape = ir.Shape(_result(name, inputs))
+        return value
 
     def _constant(self, array: Array, dtype: type = np.float32) -> ir.Value:
         wanted: Array = np.ascontiguousarray(array, dtype)

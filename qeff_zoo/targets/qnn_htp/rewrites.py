@@ -25,12 +25,12 @@ def rewrite(graph: ir.Graph) -> None:
     for node in list(graph):
         rule = _RULES.get(node.op_type) if node.domain == "" else None
         tape = Tape()
-        made = rule(tape, node) if rule else None
-        if made is not None:
-            made.type, made.shape = node.outputs[0].type, node.outputs[0].shape
+        replacement = rule(tape, node) if rule else None
+        if replacement is not None:
+            replacement.type, replacement.shape = node.outputs[0].type, node.outputs[0].shape
             nodes = list(tape.nodes)
             ir.convenience.replace_nodes_and_values(
-                graph, node, [node], nodes, [node.outputs[0]], [made]
+                graph, node, [node], nodes, [node.outputs[0]], [replacement]
             )
 
 
@@ -55,7 +55,7 @@ def _moved(tape: Tape, node: ir.Node) -> ir.Value | None:
 
 
 def _gather_nd(tape: Tape, node: ir.Node) -> ir.Value | None:
-    """Pick by places along the first axes, taken as one axis, where they are known or one."""
+    """Pick by indices along the first axes, taken as one axis, where they are known or one."""
     data, indices = node.inputs
     assert data is not None
     assert indices is not None
@@ -71,8 +71,8 @@ def _gather_nd(tape: Tape, node: ir.Node) -> ir.Value | None:
         rows = tape.op("Squeeze", [indices, integers(tape, -1)])
     else:
         sizes = [int(size) for size in data.shape.numpy()]
-        places = np.moveaxis(known, -1, 0)
-        every = np.ravel_multi_index(tuple(places), sizes[:depth], mode="wrap").astype(np.int64)
+        positions = np.moveaxis(known, -1, 0)
+        every = np.ravel_multi_index(tuple(positions), sizes[:depth], mode="wrap").astype(np.int64)
         rows = tape.op("Constant", [], {"value": ir.tensor(every)})
         shape = integers(tape, -1, *sizes[depth:])
         flat = tape.op("Reshape", [flat, shape])
@@ -102,11 +102,11 @@ def _pad(tape: Tape, node: ir.Node) -> ir.Value | None:
     before, after = known.reshape(2, -1).tolist()
     for axis, sides in enumerate(zip(before, after, strict=True)):
         parts = [padded]
-        for place, count in zip((0, len(parts) + 1), sides, strict=True):
+        for index, count in zip((0, len(parts) + 1), sides, strict=True):
             if count:
                 shape = [*sizes[:axis], count, *sizes[axis + 1 :]]
                 content = ir.tensor(np.full(shape, number, np.float32))
-                parts.insert(place, tape.op("Constant", [], {"value": content}))
+                parts.insert(index, tape.op("Constant", [], {"value": content}))
         sizes[axis] += sum(sides)
         if len(parts) > 1:
             padded = tape.op("Concat", parts, {"axis": axis})
@@ -149,7 +149,7 @@ def _in_rows(tape: Tape, x: ir.Value, scale: ir.Value, epsilon: float) -> ir.Val
     assert x.shape is not None
     shape = [int(size) for size in x.shape.numpy()]
     sizes = [1, -1, shape[-1]], shape
-    rows, back = (integers(tape, *one) for one in sizes)
+    rows, back = (integers(tape, *size) for size in sizes)
     flat = tape.op("Reshape", [x, rows])
     attributes = {"axis": -1, "epsilon": epsilon, "stash_type": 1}
     normed = tape.op("SimplifiedLayerNormalization", [flat, scale], attributes)

@@ -82,11 +82,14 @@ class HtpProgram:
         call = self._shapes.fit(inputs, rows)
         slots = call.inputs["batch_index"][:, 0] if "batch_index" in call.inputs else slice(None)
         states = {state.name: self.memory[state.name][slots] for state in self.states}
-        made = dict(self._graph(call.index).run({**call.inputs, **states}))
+        arrays = dict(self._graph(call.index).run({**call.inputs, **states}))
         for state in self.states:
-            self.memory[state.name][slots] = made.pop(state.output)
-        found = {name: call.answer(made.pop(name), one.shape) for name, one in self.outputs.items()}
-        return {**found, **call.chosen(made)} if self._choices else found
+            self.memory[state.name][slots] = arrays.pop(state.output)
+        outputs = {
+            name: call.answer(arrays.pop(name), output.shape)
+            for name, output in self.outputs.items()
+        }
+        return {**outputs, **call.chosen(arrays)} if self._choices else outputs
 
     def _graph(self, index: int) -> Graph:
         if index not in self._open:

@@ -27,12 +27,12 @@ def _as_input(context: Any) -> None:
 
 
 def _as_product(context: Any) -> None:
-    made = onnx.TypeProto()
-    made.CopyFrom(context.get_input_type(0))
-    if made.tensor_type.HasField("shape"):
-        made.tensor_type.shape.dim[-1].Clear()
-        made.tensor_type.shape.dim[-1].dim_value = context.get_attribute("N").i
-    context.set_output_type(0, made)
+    product = onnx.TypeProto()
+    product.CopyFrom(context.get_input_type(0))
+    if product.tensor_type.HasField("shape"):
+        product.tensor_type.shape.dim[-1].Clear()
+        product.tensor_type.shape.dim[-1].dim_value = context.get_attribute("N").i
+    context.set_output_type(0, product)
 
 
 #: Ops of ONNX Runtime that HTP's compiler takes: onnx's shape inference stops at what it does not know.
@@ -130,11 +130,11 @@ def _fold(graph: ir.Graph) -> None:
         and not isinstance(value.const_value, ir.ExternalTensor)
     }
     for node in list(graph):
-        found = _values(node, known)
-        if found is None:
+        values = _values(node, known)
+        if values is None:
             _infer(node, graph.opset_imports, known)
             continue
-        for value, array in zip(node.outputs, found, strict=True):
+        for value, array in zip(node.outputs, values, strict=True):
             known[value] = array
             name = f"{value.name}.known"
             tensor = ir.tensor(array, name=name)
@@ -166,12 +166,12 @@ def _values(node: ir.Node, known: Mapping[ir.Value, Array]) -> list[Array] | Non
         return [np.array(shape.numpy()[first:last], np.int64)]
     if any(value not in known for value in inputs) or node.domain != "":
         return None
-    if any(one.type == ir.AttributeType.GRAPH for one in node.attributes.values()):
+    if any(attribute.type == ir.AttributeType.GRAPH for attribute in node.attributes.values()):
         return None
     values = [None if value is None else known[value] for value in node.inputs]
     with suppress(*parts.FAILURES):
-        found = parts.evaluate(node, values)
-        return found if all(one.nbytes <= _LARGEST for one in found) else None
+        computed = parts.evaluate(node, values)
+        return computed if all(value.nbytes <= _LARGEST for value in computed) else None
     return None
 
 
@@ -197,11 +197,11 @@ def _infer(node: ir.Node, opsets: Mapping[str, int], known: Mapping[ir.Value, Ar
     }
     schema = onnx.defs.get_schema(node.op_type, opsets[node.domain], node.domain)
     proto = ir.serde.serialize_node(node)
-    made = onnx.shape_inference.infer_node_outputs(schema, proto, types, data)
+    inferred = onnx.shape_inference.infer_node_outputs(schema, proto, types, data)
     for value in node.outputs:
-        if value.name in made and not value.is_graph_output():
-            value.type = ir.serde.deserialize_type_proto_for_type(made[value.name])
-            value.shape = ir.serde.deserialize_type_proto_for_shape(made[value.name])
+        if value.name in inferred and not value.is_graph_output():
+            value.type = ir.serde.deserialize_type_proto_for_type(inferred[value.name])
+            value.shape = ir.serde.deserialize_type_proto_for_shape(inferred[value.name])
 
 
 def _type(value: ir.Value) -> onnx.TypeProto:

@@ -31,17 +31,17 @@ def options(soc_model: str, severity: int) -> onnxruntime.SessionOptions:
         severity: Severity of ONNX Runtime's log messages.
     """
     onnxruntime.register_execution_provider_library(_PROVIDER, onnxruntime_qnn.get_library_path())
-    devices = [one for one in onnxruntime.get_ep_devices() if one.ep_name == _PROVIDER]
-    made = onnxruntime.SessionOptions()
-    made.log_severity_level = severity
-    made.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+    devices = [device for device in onnxruntime.get_ep_devices() if device.ep_name == _PROVIDER]
+    settings = onnxruntime.SessionOptions()
+    settings.log_severity_level = severity
+    settings.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
     provider = {
         "backend_path": onnxruntime_qnn.get_qnn_htp_path(),
         "soc_model": soc_model,
         "enable_htp_fp16_precision": "1",
     }
-    made.add_provider_for_devices(devices[:1], provider)
-    return made
+    settings.add_provider_for_devices(devices[:1], provider)
+    return settings
 
 
 def compile(folder: str, graph: str, output: str, soc_model: str, symbols: str) -> None:
@@ -64,9 +64,13 @@ def compile(folder: str, graph: str, output: str, soc_model: str, symbols: str) 
     content = ir.to_proto(model).SerializeToString()
     sys.stdout.write(json.dumps(_modules(model.graph)) + "\n")
     sys.stdout.flush()
-    made = options(soc_model, _WARNINGS)
-    made.add_session_config_entry("session.model_external_initializers_file_folder_path", ".")
-    compiler = onnxruntime.ModelCompiler(made, content, embed_compiled_data_into_model=False)
+    session_options = options(soc_model, _WARNINGS)
+    session_options.add_session_config_entry(
+        "session.model_external_initializers_file_folder_path", "."
+    )
+    compiler = onnxruntime.ModelCompiler(
+        session_options, content, embed_compiled_data_into_model=False
+    )
     compiler.compile_to_file(output)
     kinds = [node.op_type for node in ir.load(output).graph]
     if kinds != ["EPContext"]:
@@ -82,8 +86,8 @@ def _modules(graph: Any) -> dict[str, str]:
         given = [value for value in node.inputs if value is not None]
         weights = (one.name for one in given if isinstance(one.const_value, ir.ExternalTensor))
         above = (nearest[value] for value in reversed(given) if value in nearest)
-        found = next(filter(None, chain(weights, above)), "")
-        nearest.update(dict.fromkeys(node.outputs, found))
+        module = next(filter(None, chain(weights, above)), "")
+        nearest.update(dict.fromkeys(node.outputs, module))
     plain = {value: name.removesuffix(".transposed") for value, name in nearest.items()}
     return {node.name: plain[node.outputs[0]].rpartition(".")[0] for node in graph}
 

@@ -72,8 +72,8 @@ class AudioClassificationSession:
         """
         seq_len = seq_len or self.sizes.covering(max(map(len, rows)))
         audio, mask = filled(rows, self.sizes.batch_size, seq_len)
-        found = self._program.run({self.input_name: audio, "attention_mask": mask})["logits"]
-        answers: Array = found[: len(rows)].astype(np.float32, copy=False)
+        logits = self._program.run({self.input_name: audio, "attention_mask": mask})["logits"]
+        answers: Array = logits[: len(rows)].astype(np.float32, copy=False)
         return answers
 
     def classify(
@@ -100,11 +100,11 @@ class AudioClassificationSession:
             self._features(read_audio(one, self.rate, given_rate=rate, limits=limits), number)
             for number, one in enumerate(given, 1)
         ]
-        found: list[tuple[labels.Score, ...]] = []
+        scores: list[tuple[labels.Score, ...]] = []
         for start in range(0, len(rows), self.sizes.batch_size):
             logits = self.run(rows[start : start + self.sizes.batch_size])
-            found += [labels.best_first(self.labels, self._activation(one)) for one in logits]
-        return found
+            scores += [labels.best_first(self.labels, self._activation(logit)) for logit in logits]
+        return scores
 
     def _features(self, samples: Array, number: int) -> Array:
         """Return the program's input for a recording."""

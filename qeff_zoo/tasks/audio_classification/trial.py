@@ -32,12 +32,16 @@ class AudioTrial:
         keys: dict[str, list[Key]] = {}
         for stage in stages:
             numbers = [number for call in stage.calls for number in call.sequences]
-            found = []
+            outputs = []
             for call in stage.calls:
-                found += [*session.run([recordings[one] for one in call.sequences], call.seq_len)]
+                outputs += [
+                    *session.run(
+                        [recordings[sequence] for sequence in call.sequences], call.seq_len
+                    )
+                ]
                 context.step(1)
             keys[stage.name] = [(number, 0, 0) for number in numbers]
-            answers[stage.name] = np.stack(found)
+            answers[stage.name] = np.stack(outputs)
         return Trial(
             sequences=[[length] for length in lengths],
             positions=[[0] for _ in lengths],

@@ -13,5 +13,5 @@ class ClassifyRecordings(Run):
     def __call__(self, session: Any) -> None:
         """Classify and print."""
         recordings = [str(path) for path in self.arguments.audio]
-        found = session.classify(recordings)
-        print_scores("audio", recordings, found, as_json=self.arguments.json)
+        scores = session.classify(recordings)
+        print_scores("audio", recordings, scores, as_json=self.arguments.json)

@@ -47,8 +47,8 @@ class DepthQueue(ImageFileQueue[DepthEstimationSession]):
         """Return the object with the depths in the size of an image."""
         height, width = size
         resize = partial(self.session.estimate_of, depth, height, width)
-        found: dict[str, Any] = yield Step(lambda: _object_of(resize()), 3 * 4 * height * width)
-        return found
+        answer: dict[str, Any] = yield Step(lambda: _object_of(resize()), 3 * 4 * height * width)
+        return answer
 
 
 def routes(queue: DepthQueue, check: Callable[[str], object]) -> APIRouter:

@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from qeff_zoo.validation.trial.points import evenly_spaced
+
 Array = np.ndarray[Any, np.dtype[Any]]
 
 _COUNT = 1 << 15
@@ -20,4 +22,4 @@ def values_of(maps: Array) -> Array:
         (maps, values), the same number for maps of every size.
     """
     flat = maps.reshape(len(maps), -1)
-    return flat[:, np.arange(_COUNT) * (flat.shape[1] - 1) // (_COUNT - 1)]
+    return flat[:, evenly_spaced(flat.shape[1], _COUNT)]

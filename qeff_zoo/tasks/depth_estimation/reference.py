@@ -7,9 +7,9 @@ Only the reference process imports this.
 from typing import Any
 
 import numpy as np
-import torch
 
 from qeff_zoo.tasks.images.reference import ImageReference
+from qeff_zoo.validation.trial.points import evenly_spaced
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -29,10 +29,7 @@ class DepthReference(ImageReference):
         depths = []
         for inputs in self._each(numbers):
             depth = self._model(pixel_values=inputs["pixel_values"]).predicted_depth
-            depths.append(depth.flatten(1)[:, _points(depth[0].numel())].float().numpy())
+            depths.append(
+                depth.flatten(1)[:, evenly_spaced(depth[0].numel(), _COUNT)].float().numpy()
+            )
         return depths
-
-
-def _points(size: int) -> torch.Tensor:
-    """Return as many evenly spaced places of a flat map as a trial compares."""
-    return torch.arange(_COUNT) * (size - 1) // (_COUNT - 1)

@@ -8,7 +8,7 @@ from io import BytesIO
 import numpy as np
 
 from qeff_zoo.contract import DEPTH_ESTIMATION
-from qeff_zoo.media.depth_rules import border
+from qeff_zoo.media.families.zoedepth import border
 from qeff_zoo.media.images import LIMITS, ImageLimits, ImageSource
 from qeff_zoo.media.interpolation import resize_numbers
 from qeff_zoo.runtime.program import Array

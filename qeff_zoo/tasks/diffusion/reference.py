@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 from qeff_zoo.validation.reference.pipelines import with_image
 from qeff_zoo.validation.reference.runs import Answers, tick
 from qeff_zoo.validation.trial.faults import Fault
+from qeff_zoo.validation.trial.points import evenly_spaced
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -175,9 +176,8 @@ class PipelineReference(Answers):
 def _row_of(values: Tensor) -> Array:
     """Return the values at as many evenly spaced points as a trial compares."""
     flat = values.detach().flatten()
-    points = torch.arange(_COUNT) * (flat.numel() - 1) // (_COUNT - 1)
-    found: Array = flat[points].float().numpy()
-    return found
+    row: Array = flat[evenly_spaced(flat.numel(), _COUNT)].float().numpy()
+    return row
 
 
 class NoiseInFloat32(TorchFunctionMode):

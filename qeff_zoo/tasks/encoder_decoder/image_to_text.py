@@ -63,11 +63,11 @@ def _grid(checkpoint: "Checkpoint", recipe: Recipe) -> tuple[int, int]:
 
 
 def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> list[str]:
-    found = task.not_alone(_READ_FROM)(checkpoint, recipe, request)
+    problems = task.not_alone(_READ_FROM)(checkpoint, recipe, request)
     if not recipe.image_prompt:
-        found += task.of_one_length(checkpoint, request, "images as sequences")
+        problems += task.of_one_length(checkpoint, request, "images as sequences")
     strange = [*_strange(checkpoint, recipe)]
-    return [*found, *(strange or _misfits(checkpoint, recipe))]
+    return [*problems, *(strange or _misfits(checkpoint, recipe))]
 
 
 def _strange(checkpoint: "Checkpoint", recipe: Recipe) -> Iterator[str]:
@@ -109,7 +109,7 @@ def _strange(checkpoint: "Checkpoint", recipe: Recipe) -> Iterator[str]:
 def _misfits(checkpoint: "Checkpoint", recipe: Recipe) -> list[str]:
     """Refuse a missing processor, or one whose image size differs from that of the encoder."""
     try:
-        made = whole_images.image_size(checkpoint.companions, recipe.image_processor)
+        size = whole_images.image_size(checkpoint.companions, recipe.image_processor)
     except ZooError as error:
         return [str(error)]
     config = checkpoint.config
@@ -117,10 +117,10 @@ def _misfits(checkpoint: "Checkpoint", recipe: Recipe) -> list[str]:
         return []
     value = (config.get("encoder") or config["vision_config"]).get("image_size", whole_images.USUAL)
     taken = (value, value) if isinstance(value, int) else tuple(value)
-    if made == taken:
+    if size == taken:
         return []
     return [
-        f"The processor of {checkpoint.name!r} makes images of {made[0]} x {made[1]} pixels (height, width), and its "
+        f"The processor of {checkpoint.name!r} makes images of {size[0]} x {size[1]} pixels (height, width), and its "
         f"encoder takes {taken[0]} x {taken[1]}. Expected one size; correct `size` in preprocessor_config.json, or "
         "`image_size` of the encoder in config.json."
     ]

@@ -108,8 +108,8 @@ class ImageToTextSession(WritingSession):
                 f"The processor of {str(self.folder)!r} makes arrays of {pixels.shape}, but its encoder takes "
                 f"{self.size}. Expected the processor that it was built with. Build the package again."
             )
-        found: Array = pixels.astype(np.float32, copy=False)
-        return found
+        array: Array = pixels.astype(np.float32, copy=False)
+        return array
 
     def generate(  # type: ignore[override]
         self,
@@ -134,8 +134,8 @@ class ImageToTextSession(WritingSession):
         several: list[Any] = list(images) if isinstance(images, list | tuple) else [images]
         require_no_choices(several, {"prompt": prompt, **choices})
         requests = [
-            one if isinstance(one, Request) else self.request(one, prompt=prompt, **choices)
-            for one in several
+            item if isinstance(item, Request) else self.request(item, prompt=prompt, **choices)
+            for item in several
         ]
         return super().generate(requests, stream=stream)
 
@@ -169,12 +169,12 @@ class ImageToTextSession(WritingSession):
         source = self.prompts.tokens(prompt, self._plain) if self.prompts else []
         self._check_encoder_prompt(source)
         tokens = self._decoder_prompt(None if self.prompts else prompt)
-        made = self._begun(tokens, **choices)
+        begun = self._begun(tokens, **choices)
         text = prompt if isinstance(prompt, str) else ""
         read = self.prepare(image, limits)
         with self._counting:  # any thread may make a request
             self._image_count += 1
-        return replace(made, image=read, source=tuple(source), text=text)
+        return replace(begun, image=read, source=tuple(source), text=text)
 
     def _plain(self, text: str) -> list[int]:
         return self._encode(text, special_tokens=False) if text else []

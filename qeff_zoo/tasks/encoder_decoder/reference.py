@@ -67,9 +67,9 @@ class ImageToTextReference(Text2TextReference):
 
     def _given(self, numbers: list[int]) -> Mapping[str, Tensor]:
         sources = [self._sources[number] for number in numbers]
-        images = [Image.fromarray(draw(*one[:NUMBERS])) for one in sources]
+        images = [Image.fromarray(draw(*source[:NUMBERS])) for source in sources]
         pixels = self._process(images=images, return_tensors="pt")["pixel_values"]
-        prompts = [one[NUMBERS:] for one in sources]
+        prompts = [source[NUMBERS:] for source in sources]
         padding = int(self._model.config.get_text_config().pad_token_id or 0)
         read = padded(prompts, padding) if all(prompts) else {}
         return {"pixel_values": pixels.to(self._model.dtype), **read}

@@ -38,8 +38,8 @@ def behind_images(images: Sequence[Sequence[int]], session: ImageToTextSession) 
     plain = without_padding(drawn, session)
     spare = next(token for token in plain[0] if token != placeholder)
     prompts = [[spare if token == placeholder else token for token in one] for one in plain]
-    found = [session.prompts.tokens(one, lambda _: []) for one in prompts]
-    return [[*image, *tokens] for image, tokens in zip(images, found, strict=True)]
+    sequences = [session.prompts.tokens(prompt, lambda _: []) for prompt in prompts]
+    return [[*image, *tokens] for image, tokens in zip(images, sequences, strict=True)]
 
 
 def without_padding(sequences: Sequence[Sequence[int]], session: WritingSession) -> list[list[int]]:
@@ -48,4 +48,4 @@ def without_padding(sequences: Sequence[Sequence[int]], session: WritingSession)
     text = config.get("decoder") or config.get("text_config") or config
     padding = text.get("pad_token_id")
     plain = next(token for token in range(session.decoder.vocab_size) if token != padding)
-    return [[plain if token == padding else token for token in one] for one in sequences]
+    return [[plain if token == padding else token for token in sequence] for sequence in sequences]

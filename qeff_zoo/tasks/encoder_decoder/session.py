@@ -45,9 +45,11 @@ class WritingSession(TextGenerationSession):
         Raises:
             GenerationError: The files have none.
         """
-        found = GenerationSettings.of(self._published, {"decoder_start_token_id", "bos_token_id"})
-        start = found.decoder_start_token_id
-        start = found.bos_token_id if start is None else start
+        settings = GenerationSettings.of(
+            self._published, {"decoder_start_token_id", "bos_token_id"}
+        )
+        start = settings.decoder_start_token_id
+        start = settings.bos_token_id if start is None else start
         if start is None:
             raise GenerationError(
                 f"Package {str(self.folder)!r} has no decoder_start_token_id; expected the token that answers begin "

@@ -103,8 +103,10 @@ class Text2TextSession(WritingSession):
             source, first = self.languages.write_to(source, language)
             settings = replace(settings, forced_bos_token_id=first)
         self._check_source(source)
-        made = self._begun([self.start], settings=settings, **choices)
-        return replace(made, source=tuple(source), text=prompt if isinstance(prompt, str) else None)
+        begun = self._begun([self.start], settings=settings, **choices)
+        return replace(
+            begun, source=tuple(source), text=prompt if isinstance(prompt, str) else None
+        )
 
     def _check_source(self, source: Sequence[int]) -> None:
         if not source:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Languages of a translation model: its language tokens, and their places in source and target."""
+"""Languages of a translation model: its language tokens, and their positions in source and target."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -75,7 +75,7 @@ def _token(known: Mapping[str, int], language: str) -> int:
     """Return a language token by the model's own code, by the beginning of that code, or by name."""
     plain = language.strip().strip("<>_")
     code = code_of(plain)
-    by_start = {one.partition("_")[0]: one for one in known}
+    by_start = {entry.partition("_")[0]: entry for entry in known}
     for name in (plain, code, by_start.get(plain, ""), by_start.get(code, "")):
         if name in known:
             return known[name]

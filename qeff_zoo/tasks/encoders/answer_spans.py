@@ -115,12 +115,12 @@ def answers_of(
                 "weights of a wider data type."
             )
         missing = min(missing, float(shares[0, 0] * shares[1, 0]))
-        (places,) = np.nonzero(inside)
+        (positions,) = np.nonzero(inside)
         words = _words(window) if rules.align_to_words else {}
-        starts, ends = shares[:, places]
+        starts, ends = shares[:, positions]
         best = _best(starts, ends, rules.candidates, rules.max_answer_len)
         for begun, ended, score in best:
-            at, until = _span(window, words, places[begun], places[ended])
+            at, until = _span(window, words, positions[begun], positions[ended])
             text = context[at:until]
             key = text.lower()
             scores[key] = scores.get(key, 0.0) + score
@@ -151,9 +151,9 @@ def _best(start: Array, end: Array, count: int, longest: int) -> Iterator[tuple[
     for length in range(longest):
         products = start[: len(start) - length] * end[length:]
         least = scores.min() if len(scores) == count else -1.0
-        (places,) = np.nonzero(products > least)
-        scores = np.concatenate([scores, products[places]])
-        spans = np.concatenate([spans, np.stack([places, places + length], 1)])
+        (positions,) = np.nonzero(products > least)
+        scores = np.concatenate([scores, products[positions]])
+        spans = np.concatenate([spans, np.stack([positions, positions + length], 1)])
         if len(scores) > count:
             kept = np.argpartition(-scores, count - 1)[:count]
             scores, spans = scores[kept], spans[kept]
@@ -187,8 +187,8 @@ def _span(window: EncodedPair, words: Mapping[int, Span], begun: int, ended: int
 
 def _words(window: EncodedPair) -> dict[int, Span]:
     """Return the start and end in the context of every word, as far as the window has it."""
-    found: dict[int, Span] = {}
+    words: dict[int, Span] = {}
     for part, word, (start, end) in zip(window.parts, window.words, window.offsets, strict=True):
         if part == CONTEXT and word is not None:
-            found[word] = found[word][0] if word in found else start, end
-    return found
+            words[word] = words[word][0] if word in words else start, end
+    return words

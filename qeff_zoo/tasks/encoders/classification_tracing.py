@@ -64,8 +64,8 @@ class ScoreTokens(nn.Module):
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """Return the scores, (batch, 1); the output head reads the last token alone."""
-        places = torch.arange(1, input_ids.shape[1] + 1, device=input_ids.device)
-        last = (attention_mask * places).argmax(1)  # (batch)
+        positions = torch.arange(1, input_ids.shape[1] + 1, device=input_ids.device)
+        last = (attention_mask * positions).argmax(1)  # (batch)
 
         def only_last(_: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor]:
             index = last[:, None, None].expand(-1, 1, args[0].shape[-1])

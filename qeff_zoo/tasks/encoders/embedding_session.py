@@ -77,8 +77,8 @@ class EmbeddingSession(EncoderSession):
                 "--pooling none, or call `embed`."
             )
         encoded = self.read_as(texts, kind, prompt=prompt, prompt_name=prompt_name)
-        found = self._answer(encoded, adapter)
-        return [self.compared(*each, kind) for each in zip(encoded, found, strict=True)]
+        states = self._answer(encoded, adapter)
+        return [self.compared(*each, kind) for each in zip(encoded, states, strict=True)]
 
     def read(
         self,
@@ -101,8 +101,8 @@ class EmbeddingSession(EncoderSession):
         if late is None:
             return super().read(texts, max_length, *args, **options)
         most = late.max_length(kind, max_length or self.max_length)
-        found = super().read(texts, most, *args, **options)
-        return [late.expanded(one, kind) for one in found]
+        encoded = super().read(texts, most, *args, **options)
+        return [late.expanded(encoding, kind) for encoding in encoded]
 
     def compared(self, text: Encoded, states: Array, kind: str | None = None) -> Array:
         """Return the states of the tokens of a text that late interaction compares, (tokens, hidden).
@@ -234,5 +234,5 @@ class EmbeddingSession(EncoderSession):
     ) -> Array:
         self.require_pooling()
         encoded = self.read_as(texts, kind, prompt=prompt, prompt_name=prompt_name)
-        found = self.shortened(np.stack(self._answer(encoded, adapter)), dimensions)
-        return normalized(found) if normalize else found
+        embeddings = self.shortened(np.stack(self._answer(encoded, adapter)), dimensions)
+        return normalized(embeddings) if normalize else embeddings

@@ -33,22 +33,22 @@ def _variant(
 ) -> dict[str, Any]:
     from qeff_zoo.checkpoint.sentence_transformers import modules
 
-    return {"modules": [one.described() for one in modules.read_steps(checkpoint.companions)]}
+    return {"modules": [step.described() for step in modules.read_steps(checkpoint.companions)]}
 
 
 def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> list[str]:
     from qeff_zoo.checkpoint.sentence_transformers import modules
     from qeff_zoo.checkpoint.sentence_transformers.cross_encoder import read_cross_encoder
 
-    found = read_cross_encoder(checkpoint.companions)
-    if found is None or not found.ranks_by_modules:
+    encoder = read_cross_encoder(checkpoint.companions)
+    if encoder is None or not encoder.ranks_by_modules:
         return [
             f"{checkpoint.name!r} is to be built for {ENCODER_RANKING!r}, and has no CrossEncoder of "
             "sentence-transformers with a Pooling and a Dense that computes scores. Expected them in modules.json. "
             "Choose another --task."
         ]
     modules.read_steps(checkpoint.companions)
-    return text_classification.problems(checkpoint, found, "feature-extraction")
+    return text_classification.problems(checkpoint, encoder, "feature-extraction")
 
 
 TASK = whole_texts.task_of(

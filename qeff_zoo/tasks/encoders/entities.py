@@ -78,7 +78,7 @@ def entities_of(
     """
     parts = tokens if aggregation in ("none", "simple") else [*_words(tokens, aggregation)]
     groups = [[part] for part in parts] if aggregation == "none" else _groups(parts, labels)
-    found = []
+    entities = []
     for group in groups:
         name = labels[group[0].best]
         label = name if aggregation == "none" else name.partition("-")[2] or name
@@ -86,8 +86,8 @@ def entities_of(
         start, end = group[0].start, group[-1].end
         if label not in {*ignored}:
             span = text[start:end]
-            found.append(Entity(text=span, start=start, end=end, label=label, score=score))
-    return found
+            entities.append(Entity(text=span, start=start, end=end, label=label, score=score))
+    return entities
 
 
 def parts_of(text: str, encoded: Encoded, shares: Array, tokenizer: Tokenizer) -> list[_Part]:
@@ -100,7 +100,7 @@ def parts_of(text: str, encoded: Encoded, shares: Array, tokenizer: Tokenizer) -
         tokenizer: Tokenizer of the model, whose prefix of tokens within a word shows which those are.
     """
     unknown = tokenizer.token_named(None, ("unk_token",))
-    found = []
+    parts = []
     for token, (start, end), special, share in zip(
         encoded.ids, encoded.offsets, encoded.special, shares, strict=True
     ):
@@ -110,8 +110,8 @@ def parts_of(text: str, encoded: Encoded, shares: Array, tokenizer: Tokenizer) -
             continues = len(tokenizer.name(token)) != end - start
         else:  # transformers' rule for tokenizers that know no words
             continues = start > 0 and " " not in text[start - 1 : start + 1]
-        found.append(_Part(start, end, share, continues and token != unknown))
-    return found
+        parts.append(_Part(start, end, share, continues and token != unknown))
+    return parts
 
 
 def require_aggregation(aggregation: str) -> None:

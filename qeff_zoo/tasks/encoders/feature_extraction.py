@@ -40,9 +40,9 @@ def _variant(
     from qeff_zoo.checkpoint.sentence_transformers import modules
 
     settings = {name: chosen[name] for name in ("pooling", "normalize")}
-    found = modules.described(modules.read_steps(checkpoint.companions, **settings))
+    described = modules.described(modules.read_steps(checkpoint.companions, **settings))
     masks = {"masks_expansion": True} if _masks_beyond_window(checkpoint) else {}
-    return {**settings, **({"modules": found} if found else {}), **masks}
+    return {**settings, **({"modules": described} if described else {}), **masks}
 
 
 def _masks_beyond_window(checkpoint: "Checkpoint") -> bool:
@@ -60,11 +60,11 @@ def _masks_beyond_window(checkpoint: "Checkpoint") -> bool:
 def _defaults(checkpoint: "Checkpoint") -> Mapping[str, Default]:
     from qeff_zoo.checkpoint.sentence_transformers.modules import read_pooling
 
-    found = read_pooling(checkpoint.companions)
-    if found is None:
+    pooling = read_pooling(checkpoint.companions)
+    if pooling is None:
         return {"pooling": ("mean", _ASSUMED), "normalize": (False, "default")}
     by = f"checkpoint: {_MODULES}"
-    return {"pooling": (found[0], by), "normalize": (found[1], by)}
+    return {"pooling": (pooling[0], by), "normalize": (pooling[1], by)}
 
 
 def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> list[str]:
@@ -73,8 +73,8 @@ def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> lis
     joined = (request.pooling or "").split(steps.AND)
     if len(joined) > 1 and "none" in joined:
         return [f"--pooling is {request.pooling!r}, and 'none' joins no other. Leave it out."]
-    found = modules.read_steps(checkpoint.companions, request.pooling, request.normalize)
-    several = any(isinstance(step, steps.MultiVectorMask) for step in found)
+    declared = modules.read_steps(checkpoint.companions, request.pooling, request.normalize)
+    several = any(isinstance(step, steps.MultiVectorMask) for step in declared)
     if several and (request.pooling not in (None, "none") or request.normalize is not None):
         return [
             f"{checkpoint.name!r} has an embedding for each token, and no pooling that --pooling or --normalize could "

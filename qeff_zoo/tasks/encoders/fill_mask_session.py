@@ -113,7 +113,7 @@ class FillMaskSession(EncoderSession):
         Those of all tokens take a thousand times more memory than the texts.
         """
         outputs = super().run_encoded(texts, slot)
-        return [output[self.masks_of(one)] for one, output in zip(texts, outputs, strict=True)]
+        return [output[self.masks_of(text)] for text, output in zip(texts, outputs, strict=True)]
 
     def masks_of(self, encoded: Encoded) -> list[int]:
         """Return the positions of the masks among the tokens of a text."""
@@ -126,9 +126,9 @@ class FillMaskSession(EncoderSession):
             GenerationError: One has none, or the package has no mask token.
         """
         mask = self.mask
-        for number, one in enumerate(texts):
-            if not self.masks_of(one):
-                where = f" within its first {len(one.ids):,} tokens" if one.cut else ""
+        for number, text in enumerate(texts):
+            if not self.masks_of(text):
+                where = f" within its first {len(text.ids):,} tokens" if text.cut else ""
                 raise GenerationError(
                     f"Text {number + 1} has no mask{where}; expected {mask!r} once at least. Write it where a "
                     "token is missing."
@@ -154,7 +154,7 @@ class FillMaskSession(EncoderSession):
         Raises:
             GenerationError: A text has no token.
         """
-        found = set()
+        ids = set()
         for text in texts:
             token = self.words.token_id(text)
             begun = [token] if token is not None else self.words.encode(text, special_tokens=False)
@@ -162,8 +162,8 @@ class FillMaskSession(EncoderSession):
                 raise GenerationError(
                     f"Target {text!r} has no token in the model's vocabulary; expected a word of it. Leave it out."
                 )
-            found.add(begun[0])
-        return np.array(sorted(found)) if found else None
+            ids.add(begun[0])
+        return np.array(sorted(ids)) if ids else None
 
     def fills_of(
         self, encoded: Encoded, logits: Array, top_k: int, targets: Array | None = None
@@ -178,20 +178,24 @@ class FillMaskSession(EncoderSession):
         """
         masks = self.masks_of(encoded)
         chosen = np.arange(self.width) if targets is None else targets
-        found = []
-        for place, row in zip(masks, logits, strict=True):
+        fills = []
+        for position, row in zip(masks, logits, strict=True):
             shares = softmax(row.astype(np.float64))[chosen]
             best = np.argsort(-shares, kind="stable")[:top_k]
-            found.append(
+            fills.append(
                 [
-                    self._fill(encoded.ids, place, int(chosen[one]), float(shares[one]), len(masks))
+                    self._fill(
+                        encoded.ids, position, int(chosen[one]), float(shares[one]), len(masks)
+                    )
                     for one in best
                 ]
             )
-        return found
+        return fills
 
-    def _fill(self, ids: Sequence[int], place: int, token: int, score: float, masks: int) -> Fill:
-        filled = [*ids[:place], token, *ids[place + 1 :]]
+    def _fill(
+        self, ids: Sequence[int], position: int, token: int, score: float, masks: int
+    ) -> Fill:
+        filled = [*ids[:position], token, *ids[position + 1 :]]
         filled = [one for one in filled if one != self._padding]
         # Without special tokens the other masks would be missing.
         decode = self.words.decode_all if masks > 1 else self.words.decode

@@ -53,7 +53,7 @@ class MultipleChoiceSession(EncoderSession):
             raise GenerationError(
                 f"The choices are {choices!r}; expected at least two texts. Add others."
             )
-        for name, text in (("prompt", prompt), *(("choice", one) for one in choices)):
+        for name, text in (("prompt", prompt), *(("choice", choice) for choice in choices)):
             if not isinstance(text, str) or not text.strip():
                 raise GenerationError(f"A {name} is {text!r}; expected a text. Write one.")
         return [(prompt, choice) for choice in choices]
@@ -61,4 +61,4 @@ class MultipleChoiceSession(EncoderSession):
     def shares_of(self, logits: Sequence[Array]) -> list[float]:
         """Return the probability of each choice by the outputs of the program for the pairs."""
         shares = softmax(np.concatenate(logits).astype(np.float64))
-        return [float(one) for one in shares]
+        return [float(share) for share in shares]

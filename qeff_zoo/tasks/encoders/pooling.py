@@ -32,22 +32,22 @@ def pool(
     """
     if pooling == "none":
         return hidden
-    found = [_pool(hidden, attention_mask, mode, pooled) for mode in pooling.split(AND)]
-    return found[0] if len(found) == 1 else torch.cat(found, dim=-1)
+    vectors = [_pool(hidden, attention_mask, mode, pooled) for mode in pooling.split(AND)]
+    return vectors[0] if len(vectors) == 1 else torch.cat(vectors, dim=-1)
 
 
 def _pool(hidden: Tensor, attention_mask: Tensor, mode: str, pooled: Tensor | None) -> Tensor:
     mask = attention_mask if pooled is None else pooled
     token = mask.unsqueeze(-1).to(hidden.dtype)
-    places = torch.arange(1, hidden.shape[1] + 1, device=hidden.device)
+    positions = torch.arange(1, hidden.shape[1] + 1, device=hidden.device)
     if mode == "cls":
         return hidden[:, 0] if pooled is None else _state(hidden, mask.argmax(1))
     if mode == "lasttoken":
-        return _state(hidden, (mask * places).argmax(1))
+        return _state(hidden, (mask * positions).argmax(1))
     if mode == "max":
         return hidden.masked_fill(token == 0, torch.finfo(hidden.dtype).min).amax(1)
     if mode == "weightedmean":  # shares of the length, since sums of positions exceed float16
-        token = token * (places / hidden.shape[1]).to(hidden.dtype)[None, :, None]
+        token = token * (positions / hidden.shape[1]).to(hidden.dtype)[None, :, None]
     total = token.sum(1).clamp(min=1e-9)
     if mode == "mean_sqrt_len_tokens":
         return (hidden * token).sum(1) / total.sqrt()
@@ -56,9 +56,9 @@ def _pool(hidden: Tensor, attention_mask: Tensor, mode: str, pooled: Tensor | No
     raise ValueError(f"Unknown pooling {mode!r}.")
 
 
-def _state(hidden: Tensor, place: Tensor) -> Tensor:
+def _state(hidden: Tensor, index: Tensor) -> Tensor:
     """Return the state at one place of each row, (batch, hidden)."""
-    return hidden.gather(1, place[:, None, None].expand(-1, 1, hidden.shape[2]))[:, 0]
+    return hidden.gather(1, index[:, None, None].expand(-1, 1, hidden.shape[2]))[:, 0]
 
 
 class Embed(nn.Module):
@@ -89,10 +89,10 @@ class Embed(nn.Module):
             value = features[step["reads"]]
             if step["kind"] == "Pooling":
                 pooled = None if step["include_prompt"] else pooling_mask
-                found = pool(value, attention_mask, AND.join(step["modes"]), pooled)
+                vector = pool(value, attention_mask, AND.join(step["modes"]), pooled)
             else:
-                found = self._compute(step, value)
-            features[step["writes"]] = found
+                vector = self._compute(step, value)
+            features[step["writes"]] = vector
         return features
 
     def _compute(self, step: Step, value: Tensor) -> Tensor:
@@ -101,14 +101,14 @@ class Embed(nn.Module):
         if step["kind"] == "Normalize":
             return nn.functional.normalize(value, dim=-1)
         module = getattr(self.model, MODULES)[str(step["place"])]
-        found: Tensor
+        result: Tensor
         if step["kind"] == "LayerNorm":
-            found = module.norm(value)
-            return found
-        found = getattr(nn, step["activation"])()(module.linear(value))
+            result = module.norm(value)
+            return result
+        result = getattr(nn, step["activation"])()(module.linear(value))
         if step["residual"]:
-            found = found + (module.residual(value) if hasattr(module, "residual") else value)
-        return found
+            result = result + (module.residual(value) if hasattr(module, "residual") else value)
+        return result
 
 
 class ScorePairs(Embed):
@@ -206,9 +206,9 @@ _WEIGHTED: Mapping[str, Callable[[Step], dict[str, nn.Module]]] = {
 
 def _hollow(step: Step) -> nn.Module:
     """Return a module whose parameters take no memory, as in `loader.hollow`."""
-    made = nn.ModuleDict(_WEIGHTED[step["kind"]](step))
-    for layer in made.values():
+    modules = nn.ModuleDict(_WEIGHTED[step["kind"]](step))
+    for layer in modules.values():
         for name, parameter in list(layer.named_parameters()):
             hollow = nn.Parameter(torch.empty(()).expand(parameter.shape), requires_grad=False)
             setattr(layer, name, hollow)
-    return made
+    return modules

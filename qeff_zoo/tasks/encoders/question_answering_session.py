@@ -175,7 +175,9 @@ class QuestionAnsweringSession(EncoderSession):
                 "it, or lower `doc_stride`."
             )
         windows = windows_of(pair, room, overlap)
-        self._reader.read([one.ids for one in windows])  # refuses tokens of another vocabulary
+        self._reader.read(
+            [window.ids for window in windows]
+        )  # refuses tokens of another vocabulary
         return windows
 
     def answers_of(

@@ -48,14 +48,14 @@ class TextReference(Answers):
         )
         self._by_modules = request["task"] == contract.ENCODER_RANKING
         if self._embeds or self._by_modules:
-            found = load_modules(
+            modules = load_modules(
                 Path(request["checkpoint"]),
                 request["settings"],
                 model,
                 sparse=self._states == "logits",
             )
             # Part of the model, so that all variants are of them too; `modules` is a method of torch's.
-            model.sentence_modules = self._modules = found
+            model.sentence_modules = self._modules = modules
         self._skipped: list[int] | None = request.get("prompts")
         self._attended: list[int] | None = request.get("attended")
         if self._attended and getattr(model, "_supports_sdpa", False):
@@ -117,8 +117,8 @@ class TextReference(Answers):
         }
         if self._skipped is not None:
             features["prompt_length"] = min(self._skipped[number], len(sequence) - 1)
-        found = run(self._modules, features)
-        return found[0] if found.dim() == 3 else found
+        embedding = run(self._modules, features)
+        return embedding[0] if embedding.dim() == 3 else embedding
 
 
 class SpanReference(TextReference):
@@ -147,6 +147,6 @@ def _last_scores(
 def _scored_tokens(folder: Path) -> tuple[int, int | None]:
     """Return the token ids of sentence-transformers' LogitScore."""
     modules = json.loads((folder / "modules.json").read_bytes())
-    (place,) = (one["path"] for one in modules if one["type"].endswith(".LogitScore"))
-    settings = json.loads((folder / PurePosixPath(place) / "config.json").read_bytes())
+    (path,) = (module["path"] for module in modules if module["type"].endswith(".LogitScore"))
+    settings = json.loads((folder / PurePosixPath(path) / "config.json").read_bytes())
     return settings["true_token_id"], settings.get("false_token_id")

@@ -138,11 +138,11 @@ class EncoderSession:
     def run_encoded(self, texts: Sequence[Encoded], slot: int = 0) -> Iterable[Array]:
         """Run one call for at most `batch_size` texts, and return an output for each; see `run`."""
         return self.run(
-            [one.ids for one in texts],
-            types=[one.type_ids for one in texts],
+            [text.ids for text in texts],
+            types=[text.type_ids for text in texts],
             slot=slot,
-            prompt_tokens=[one.prompt_tokens for one in texts],
-            attended=[one.attended for one in texts],
+            prompt_tokens=[text.prompt_tokens for text in texts],
+            attended=[text.attended for text in texts],
         )
 
     def _answer(self, encoded: Sequence[Encoded], adapter: str | None = None) -> list[Array]:
@@ -161,8 +161,8 @@ class EncoderSession:
         for start in range(0, len(order), self.sizes.batch_size):
             numbers = order[start : start + self.sizes.batch_size]
             batch = [encoded[number] for number in numbers]
-            found = self.run_encoded(batch, slot)
-            rows.update(zip(numbers, found, strict=True))
+            outputs = self.run_encoded(batch, slot)
+            rows.update(zip(numbers, outputs, strict=True))
         return [rows[number] for number in range(len(encoded))]
 
     def read_as(
@@ -228,12 +228,12 @@ class EncoderSession:
             reader = replace(reader, prompt="", template=None)
         elif prompt is not None:
             reader = replace(reader, prompt=prompt)
-        found = reader.read(texts)
+        encoded = reader.read(texts)
         if most < min(max_length or most + 1, self.settings.max_length) and any(
-            one.cut for one in found
+            encoding.cut for encoding in encoded
         ):
             self._report_cut(most)
-        return found
+        return encoded
 
     def _report_cut(self, length: int) -> None:
         """Log once that the package, not the model, limits the length of texts."""

@@ -21,8 +21,8 @@ def cosines(embeddings: Array, others: Array | None = None) -> Array:
     """
     left = normalized(embeddings)
     right = left if others is None else normalized(others)
-    found: Array = left @ right.T
-    return found
+    products: Array = left @ right.T
+    return products
 
 
 def normalized(embeddings: Array) -> Array:
@@ -33,8 +33,8 @@ def normalized(embeddings: Array) -> Array:
 
 
 def _dots(left: Array, right: Array) -> Array:
-    found: Array = left @ right.T
-    return found
+    products: Array = left @ right.T
+    return products
 
 
 def _distances(order: int, left: Array, right: Array) -> Array:

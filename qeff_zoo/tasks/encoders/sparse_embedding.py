@@ -32,8 +32,8 @@ def _tracing(model: Any, *, strategy: str, activation: str) -> Tracing:
 def _encoder(checkpoint: "Checkpoint") -> "SparseEncoder":
     from qeff_zoo.checkpoint.sentence_transformers import sparse_encoder
 
-    found = sparse_encoder.read_sparse_encoder(checkpoint.companions)
-    return found or sparse_encoder.SparseEncoder()
+    encoder = sparse_encoder.read_sparse_encoder(checkpoint.companions)
+    return encoder or sparse_encoder.SparseEncoder()
 
 
 def _variant(
@@ -45,14 +45,14 @@ def _variant(
 def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> list[str]:
     from qeff_zoo.checkpoint.sentence_transformers import files, settings
 
-    found = [f"{checkpoint.name!r}: {one}." for one in _encoder(checkpoint).problems()]
+    problems = [f"{checkpoint.name!r}: {problem}." for problem in _encoder(checkpoint).problems()]
     if request.pooling is not None or request.normalize is not None:
-        found.append(
+        problems.append(
             f"{checkpoint.name!r} has sparse embeddings, whose pooling is that of its SparseEncoder; --pooling and "
             "--normalize are for others. Leave them out."
         )
     read = files.reader_of(checkpoint.companions)
-    return found + settings.problems_of(checkpoint.name, read, "logits", kind=settings.SPARSE)
+    return problems + settings.problems_of(checkpoint.name, read, "logits", kind=settings.SPARSE)
 
 
 TASK = whole_texts.task_of(

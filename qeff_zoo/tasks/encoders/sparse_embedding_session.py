@@ -181,7 +181,7 @@ class SparseEmbeddingSession(EncoderSession):
 
 def _columns(embeddings: Sequence[SparseEmbedding], used: Array) -> Array:
     """Return the weights of the used tokens alone, (embeddings, tokens)."""
-    found = np.zeros((len(embeddings), len(used)), np.float32)
-    for row, one in zip(found, embeddings, strict=True):
-        row[np.searchsorted(used, one.indices)] = one.values
-    return found
+    columns = np.zeros((len(embeddings), len(used)), np.float32)
+    for row, embedding in zip(columns, embeddings, strict=True):
+        row[np.searchsorted(used, embedding.indices)] = embedding.values
+    return columns

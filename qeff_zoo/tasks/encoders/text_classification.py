@@ -43,34 +43,36 @@ def problems(checkpoint: "Checkpoint", encoder: "CrossEncoder", output: str) -> 
     from qeff_zoo.runtime import activations, labels
 
     vocab_size = int(checkpoint.text_config.get("vocab_size") or 0)
-    found = [f"{checkpoint.name!r}: {one}." for one in encoder.problems(vocab_size, output)]
+    reasons = [
+        f"{checkpoint.name!r}: {problem}." for problem in encoder.problems(vocab_size, output)
+    ]
     settings = read_settings(reader_of(checkpoint.companions))
     if encoder.modules and settings.default_prompt not in (None, *settings.prompts):
-        found.append(
+        reasons.append(
             f"{checkpoint.name!r}: `default_prompt_name` of its CrossEncoder is {settings.default_prompt!r}; expected "
             f"one of its `prompts`, {', '.join(map(repr, settings.prompts))}."
         )
     if encoder.activation and activations.find(encoder.activation) is None:
-        found.append(labels.unsupported(encoder.activation))
+        reasons.append(labels.unsupported(encoder.activation))
     if encoder.foreign:
         warnings.warn(
             f"{checkpoint.name!r} saves the activation {encoder.foreign!r}, which is no class of torch, so that "
             "sentence-transformers computes scores with the default one. So does the package.",
             stacklevel=2,
         )
-    return found
+    return reasons
 
 
 def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> list[str]:
     from qeff_zoo.checkpoint.sentence_transformers.cross_encoder import read_cross_encoder
 
     encoder = read_cross_encoder(checkpoint.companions)
-    found = problems(checkpoint, encoder, "sequence-classification") if encoder else []
+    reasons = problems(checkpoint, encoder, "sequence-classification") if encoder else []
     decodes = find(recipe.task).role == "decoder"
     if not decodes or checkpoint.config.get("pad_token_id") is not None:
-        return found
+        return reasons
     return [
-        *found,
+        *reasons,
         f"{checkpoint.name!r} has no pad_token_id in config.json, and a decoder classifies by the last token that "
         f"is not padding. Expected one; set it to the id that its tokenizer pads with.",
     ]

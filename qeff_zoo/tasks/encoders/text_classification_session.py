@@ -50,7 +50,7 @@ class TextClassificationSession(EncoderSession):
     Example:
         >>> session = qeff_zoo.load("packages/bge-reranker-v2-m3")  # doctest: +SKIP
         >>> pairs = [("what is a panda?", "A bear of China."), ("what is a panda?", "Hi.")]
-        >>> [found.score for found in session.classify(pairs)]  # doctest: +SKIP
+        >>> [result.score for result in session.classify(pairs)]  # doctest: +SKIP
     """
 
     task = TEXT_CLASSIFICATION
@@ -99,8 +99,8 @@ class TextClassificationSession(EncoderSession):
                 prompt.
         """
         given: list[Texts] = [texts] if isinstance(texts, str | tuple) else list(texts)
-        found = self._prompt(prompt, prompt_name)
-        answers = self._answer(self.read(given, prompt=found), adapter)
+        chosen_prompt = self._prompt(prompt, prompt_name)
+        answers = self._answer(self.read(given, prompt=chosen_prompt), adapter)
         return [
             self._classification(text, self.activate(logits))
             for text, logits in zip(given, answers, strict=True)

@@ -32,22 +32,22 @@ def _variant(
 ) -> dict[str, Any]:
     from qeff_zoo.checkpoint.sentence_transformers.cross_encoder import read_cross_encoder
 
-    found = read_cross_encoder(checkpoint.companions)
-    assert found, "refused by `_problems`"
-    return {"true": found.tokens.true, "false": found.tokens.false}
+    encoder = read_cross_encoder(checkpoint.companions)
+    assert encoder, "refused by `_problems`"
+    return {"true": encoder.tokens.true, "false": encoder.tokens.false}
 
 
 def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> list[str]:
     from qeff_zoo.checkpoint.sentence_transformers.cross_encoder import read_cross_encoder
 
-    found = read_cross_encoder(checkpoint.companions)
-    if found is None or not found.ranks_by_tokens:
+    encoder = read_cross_encoder(checkpoint.companions)
+    if encoder is None or not encoder.ranks_by_tokens:
         return [
             f"{checkpoint.name!r} is to be built for {TEXT_RANKING!r}, and has no LogitScore of sentence-transformers "
             "that names the tokens of its score. Expected one in modules.json. Save the model with "
             "sentence-transformers, whose CrossEncoder adds it."
         ]
-    return text_classification.problems(checkpoint, found, TEXT_GENERATION)
+    return text_classification.problems(checkpoint, encoder, TEXT_GENERATION)
 
 
 TASK = whole_texts.task_of(

@@ -74,11 +74,11 @@ class TokenClassificationSession(EncoderSession):
         """
         given = [texts] if isinstance(texts, str) else list(texts)
         encoded = self.read(given)
-        found = []
+        results = []
         answers = self._answer(encoded, adapter)
         for text, one, logits in zip(given, encoded, answers, strict=True):
             probabilities = softmax(logits[: len(one.ids)])  # (tokens, labels)
-            found.append(
+            results.append(
                 [
                     TokenLabel(
                         text=text[start:end] if isinstance(text, str) else "",
@@ -93,7 +93,7 @@ class TokenClassificationSession(EncoderSession):
                     if not special
                 ]
             )
-        return found
+        return results
 
     def entities(
         self,

@@ -29,22 +29,29 @@ class EncoderTrial:
         stages, lengths = task.stages()(session.sizes)
         sequences = sample_texts.draw(lengths, session.tokenizer, session.vocab_size, whole=True)
         # Token types of a pair of texts of equal length.
-        types = [[int(2 * at >= len(one)) for at in range(len(one))] for one in sequences]
+        types = [
+            [int(2 * at >= len(sequence)) for at in range(len(sequence))] for sequence in sequences
+        ]
         given = types if session.has_token_types else None
         # Prompts of a third of each text, which some models do not pool.
-        prompts = [len(one) // 3 for one in sequences] if session.excludes_prompts else None
+        prompts = (
+            [len(sequence) // 3 for sequence in sequences] if session.excludes_prompts else None
+        )
         # A third of every second text, as queries that late interaction expands.
         attended = (
-            [len(one) // 3 + 1 if at % 2 else len(one) for at, one in enumerate(sequences)]
+            [
+                len(sequence) // 3 + 1 if at % 2 else len(sequence)
+                for at, sequence in enumerate(sequences)
+            ]
             if session.masks_expansion
             else None
         )
         by_token = task.by_token or session.has_states
-        positions = [list(range(len(one))) if by_token else [0] for one in sequences]
+        positions = [list(range(len(sequence))) if by_token else [0] for sequence in sequences]
         answers: dict[str, Array] = {}
         keys: dict[str, list[Key]] = {}
         for stage in stages:
-            found: list[Array] = []
+            outputs: list[Array] = []
             keys[stage.name] = []
             for call in stage.calls:
                 runs.end()  # rows to spare repeat the first: they belong to no run
@@ -58,12 +65,12 @@ class EncoderTrial:
                 begun = [prompts[number] for number in call.sequences] if prompts else None
                 masked = [attended[number] for number in call.sequences] if attended else ()
                 got = session.run(rows, call.seq_len, kinds, prompt_tokens=begun, attended=masked)
-                found += [
+                outputs += [
                     one[: len(row)] if by_token else one[None]
                     for one, row in zip(got, rows, strict=True)
                 ]
                 context.step(1)
-            answers[stage.name] = np.concatenate(found)
+            answers[stage.name] = np.concatenate(outputs)
         return Trial(
             sequences=sequences,
             positions=positions,

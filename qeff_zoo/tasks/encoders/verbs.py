@@ -46,11 +46,11 @@ class EmbedSparsely(Run):
             outputs = [
                 {
                     "text": text,
-                    "weights": session.weights(one),
-                    "indices": one.indices.tolist(),
-                    "values": one.values.tolist(),
+                    "weights": session.weights(embedding),
+                    "indices": embedding.indices.tolist(),
+                    "values": embedding.values.tolist(),
                 }
-                for text, one in zip(self.prompts, embeddings, strict=True)
+                for text, embedding in zip(self.prompts, embeddings, strict=True)
             ]
             print_json({"outputs": outputs})
         elif len(embeddings) == 1:
@@ -69,19 +69,23 @@ class ClassifyTexts(Run):
         """Classify and print."""
         pairs = self.arguments.pair
         given = _pairs(self.prompts, pairs) if pairs else self.prompts
-        found = session.classify(
+        scores = session.classify(
             given, adapter=self.arguments.adapter, prompt_name=self.arguments.prompt_name
         )
         if self.arguments.json:
             outputs = [
-                {"text": one.text, "pair": one.pair, "scores": [asdict(it) for it in one.scores]}
-                for one in found
+                {
+                    "text": score.text,
+                    "pair": score.pair,
+                    "scores": [asdict(it) for it in score.scores],
+                }
+                for score in scores
             ]
             print_json({"outputs": outputs})
             return
         rows = [
-            [one.text, *([one.pair] if pairs else []), one.label, f"{one.score:.4f}"]
-            for one in found
+            [score.text, *([score.pair] if pairs else []), score.label, f"{score.score:.4f}"]
+            for score in scores
         ]
         print(table(rows, ["text", *(["pair"] if pairs else []), "label", "score"]))
 
@@ -94,34 +98,34 @@ class ClassifyTokens(Run):
         if self.arguments.aggregation is not None:
             self._print_entities(session)
             return
-        found = session.classify(self.prompts, adapter=self.arguments.adapter)
+        labels = session.classify(self.prompts, adapter=self.arguments.adapter)
         if self.arguments.json:
             outputs = [
                 {"text": text, "tokens": [asdict(token) for token in tokens]}
-                for text, tokens in zip(self.prompts, found, strict=True)
+                for text, tokens in zip(self.prompts, labels, strict=True)
             ]
             print_json({"outputs": outputs})
             return
         rows = [
             [token.text, f"{token.start}-{token.end}", token.label, f"{token.score:.4f}"]
-            for tokens in found
+            for tokens in labels
             for token in tokens
         ]
         print(table(rows, ["token", "at", "label", "score"]))
 
     def _print_entities(self, session: Any) -> None:
         aggregation, adapter = self.arguments.aggregation, self.arguments.adapter
-        found = session.entities(self.prompts, aggregation, adapter=adapter)
+        of_texts = session.entities(self.prompts, aggregation, adapter=adapter)
         if self.arguments.json:
             outputs = [
                 {"text": text, "entities": [asdict(entity) for entity in entities]}
-                for text, entities in zip(self.prompts, found, strict=True)
+                for text, entities in zip(self.prompts, of_texts, strict=True)
             ]
             print_json({"outputs": outputs})
             return
         rows = [
             [entity.text, f"{entity.start}-{entity.end}", entity.label, f"{entity.score:.4f}"]
-            for entities in found
+            for entities in of_texts
             for entity in entities
         ]
         print(table(rows, ["entity", "at", "label", "score"]))
@@ -133,22 +137,22 @@ class FillMasks(Run):
     def __call__(self, session: Any) -> None:
         """Fill and print."""
         given = self.arguments
-        found = session.fill(
+        of_texts = session.fill(
             self.prompts, given.top_k, targets=given.targets, adapter=given.adapter
         )
         if given.json:
             outputs = [
-                {"text": text, "masks": [[asdict(one) for one in fills] for fills in masks]}
-                for text, masks in zip(self.prompts, found, strict=True)
+                {"text": text, "masks": [[asdict(fill) for fill in fills] for fills in masks]}
+                for text, masks in zip(self.prompts, of_texts, strict=True)
             ]
             print_json({"outputs": outputs})
             return
-        several = any(len(masks) > 1 for masks in found)
+        several = any(len(masks) > 1 for masks in of_texts)
         rows = [
-            [*([number] if several else []), one.text, f"{one.score:.4f}", one.sequence]
-            for masks in found
+            [*([number] if several else []), fill.text, f"{fill.score:.4f}", fill.sequence]
+            for masks in of_texts
             for number, fills in enumerate(masks, 1)
-            for one in fills
+            for fill in fills
         ]
         print(table(rows, [*(["mask"] if several else []), "token", "score", "text"]))
 
@@ -167,7 +171,7 @@ class AnswerQuestions(Run):
     def __call__(self, session: Any) -> None:
         """Find and print."""
         given = self.arguments
-        found = session.find_answers(
+        of_texts = session.find_answers(
             self.prompts,
             [*given.context, *map(read_text, given.context_file)],
             1 if given.top_k is None else given.top_k,
@@ -178,15 +182,15 @@ class AnswerQuestions(Run):
         )
         if given.json:
             outputs = [
-                {"question": question, "answers": [asdict(one) for one in answers]}
-                for question, answers in zip(self.prompts, found, strict=True)
+                {"question": question, "answers": [asdict(answer) for answer in answers]}
+                for question, answers in zip(self.prompts, of_texts, strict=True)
             ]
             print_json({"outputs": outputs})
             return
         rows = [
-            [question, one.text, f"{one.start}-{one.end}", f"{one.score:.4f}"]
-            for question, answers in zip(self.prompts, found, strict=True)
-            for one in answers
+            [question, answer.text, f"{answer.start}-{answer.end}", f"{answer.score:.4f}"]
+            for question, answers in zip(self.prompts, of_texts, strict=True)
+            for answer in answers
         ]
         print(table(rows, ["question", "answer", "at", "score"]))
 

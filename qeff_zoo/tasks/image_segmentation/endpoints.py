@@ -76,15 +76,15 @@ class SegmentationQueue(ImageFileQueue[ImageSegmentationSession]):
         segments = partial(
             self.session.segments_of, output, size, parameters.subtask, Thresholds(**given)
         )
-        found: Sequence[ImageSegment] = yield Step(segments, 4 * 4 * size[0] * size[1])
-        return found
+        result: Sequence[ImageSegment] = yield Step(segments, 4 * 4 * size[0] * size[1])
+        return result
 
 
 def _objects_of(segments: Sequence[ImageSegment]) -> Iterator[dict[str, Any]]:
     """Yield the objects of segments; a mask is compressed when the client has read those before it."""
-    for one in segments:
-        mask = base64.b64encode(one.as_png()).decode()
-        yield {"score": one.score, "label": one.label, "mask": mask}
+    for segment in segments:
+        mask = base64.b64encode(segment.as_png()).decode()
+        yield {"score": segment.score, "label": segment.label, "mask": mask}
 
 
 def routes(queue: SegmentationQueue, check: Callable[[str], object]) -> APIRouter:

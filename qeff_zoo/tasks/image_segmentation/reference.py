@@ -7,9 +7,9 @@ Only the reference process imports this.
 from typing import Any
 
 import numpy as np
-import torch
 
 from qeff_zoo.tasks.images.reference import ImageReference
+from qeff_zoo.validation.trial.points import evenly_spaced
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -26,7 +26,7 @@ class SegmentationReference(ImageReference):
     """
 
     def _look(self, numbers: list[int]) -> list[Array]:
-        found = []
+        rows = []
         for inputs in self._each(numbers):
             outputs = self._model(**inputs)
             pair: tuple[Any, ...]
@@ -37,6 +37,6 @@ class SegmentationReference(ImageReference):
             else:
                 pair = (outputs.logits,)
             *labels, maps = (one.float().flatten() for one in pair)
-            points = maps[torch.arange(_COUNT) * (len(maps) - 1) // (_COUNT - 1)].numpy()
-            found.append(np.stack([*(np.resize(one.numpy(), _COUNT) for one in labels), points]))
-        return found
+            points = maps[evenly_spaced(len(maps), _COUNT)].numpy()
+            rows.append(np.stack([*(np.resize(label.numpy(), _COUNT) for label in labels), points]))
+        return rows

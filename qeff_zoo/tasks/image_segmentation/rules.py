@@ -99,9 +99,9 @@ def _panoptic(
     labels, scores = shares.argmax(1), shares.max(1)
     kept = (labels != shares.shape[1] - 1) & (scores > np.float32(thresholds.threshold))
     labels, scores = labels[kept], scores[kept]
-    segmentation, found = np.zeros(size, np.int32), list[Found]()
+    segmentation, segments = np.zeros(size, np.int32), list[Found]()
     if not kept.any():
-        return segmentation - 1, found
+        return segmentation - 1, segments
     masks = sigmoid(_resized(outputs.maps[kept], within))
     best, areas = np.empty(size, np.int32), np.zeros(len(masks), np.int64)
     for band, values in resized_bands(masks, *size):
@@ -111,10 +111,10 @@ def _panoptic(
     taken = np.bincount(best.ravel(), minlength=len(masks))
     for query, (own, whole) in enumerate(zip(taken, areas, strict=True)):
         if own and whole and np.float32(own / whole) > thresholds.overlap_mask_area_threshold:
-            number = len(found) + 1
+            number = len(segments) + 1
             segmentation[best == query] = number
-            found.append((number, int(labels[query]), round(float(scores[query]), 6)))
-    return segmentation, found
+            segments.append((number, int(labels[query]), round(float(scores[query]), 6)))
+    return segmentation, segments
 
 
 def _instances(
@@ -136,23 +136,23 @@ def _instances(
     """
     assert outputs.classes is not None
     shares = softmax(outputs.classes)[:, :-1]
-    places = np.argsort(-shares.ravel(), kind="stable")[: len(shares)]
-    queries, labels = np.divmod(places, shares.shape[1])
+    pairs = np.argsort(-shares.ravel(), kind="stable")[: len(shares)]
+    queries, labels = np.divmod(pairs, shares.shape[1])
     maps = _resized(outputs.maps, within)
     insides = maps > 0
     sums = np.where(insides, sigmoid(maps), 0).sum((1, 2), dtype=np.float32)
     means = sums / (np.count_nonzero(insides, axis=(1, 2)).astype(np.float32) + np.float32(1e-6))
-    scores = shares.ravel()[places] * means[queries]
+    scores = shares.ravel()[pairs] * means[queries]
     rows, columns = (nearest_lines(old, new) for old, new in zip(maps.shape[1:], size, strict=True))
-    segmentation, found = np.full(size, -1, np.int32), list[Found]()
+    segmentation, instances = np.full(size, -1, np.int32), list[Found]()
     for query, label, score in zip(queries, labels, scores, strict=True):
         if float(score) < thresholds.threshold:
             continue
         inside = insides[query][rows[:, None], columns]
         if inside.any():
-            segmentation[inside] = len(found)
-            found.append((len(found), int(label), round(float(score), 6)))
-    return segmentation, found
+            segmentation[inside] = len(instances)
+            instances.append((len(instances), int(label), round(float(score), 6)))
+    return segmentation, instances
 
 
 def _resized(maps: Array, size: tuple[int, int] | None) -> Array:
@@ -194,7 +194,7 @@ def subtasks_of(processor: str) -> tuple[str, ...]:
     Args:
         processor: Class of the image processor, one of `RULES`.
     """
-    return tuple(one for one in SUBTASKS if one in RULES[processor])
+    return tuple(subtask for subtask in SUBTASKS if subtask in RULES[processor])
 
 
 def has_queries(processor: str) -> bool:

@@ -130,12 +130,12 @@ class ImageSegmentationSession(ImageSession):
             GenerationError: The model does not support the subtask, or the outputs are not finite.
         """
         rule = RULES[self.processor.name][check_subtask(subtask, self.subtasks)]
-        segmentation, found = rule(self.outputs_of(output), size, thresholds)
+        segmentation, segments = rule(self.outputs_of(output), size, thresholds)
         return tuple(
             ImageSegment(
                 score=score, label=self.labels[label], number=number, segmentation=segmentation
             )
-            for number, label, score in found
+            for number, label, score in segments
         )
 
 

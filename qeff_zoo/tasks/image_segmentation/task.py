@@ -57,8 +57,8 @@ def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> lis
             f"{checkpoint.name!r} has a backbone of the package timm, which is not installed. Expected it, and "
             "torchvision; install the extra `timm`, or build a model without it."
         ]
-    if found := _size_problems(checkpoint, recipe, request):
-        return found
+    if problems := _size_problems(checkpoint, recipe, request):
+        return problems
     backbone = checkpoint.config.get("backbone_config") or {}
     shape = own_sizes.variant(checkpoint, recipe, IMAGE_SHAPES["latency"], {})
     if "window_size" in backbone and shape.get("any_size"):  # its padding branches on sizes

@@ -28,5 +28,5 @@ class SegmentationTrial(ImageTrial):
             return values_of(outputs)
         classes, maps = unpacked(outputs, len(self.session.labels) + 1)
         rows = values_of(maps)
-        labels = np.stack([np.resize(one, rows.shape[1]) for one in classes])
+        labels = np.stack([np.resize(class_, rows.shape[1]) for class_ in classes])
         return np.stack([labels, rows], axis=1).reshape(-1, rows.shape[1])

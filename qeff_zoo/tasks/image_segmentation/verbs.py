@@ -51,8 +51,8 @@ class SegmentImages(Run):
         names = list(self.arguments.image)
         files = fetch_each(names)
         segmented = session.segment(files, self.arguments.subtask, self._thresholds)
-        for path, file, found in zip(self.arguments.output, files, segmented, strict=False):
-            write_durably(Path(path), drawn(file, found))
+        for path, file, segments in zip(self.arguments.output, files, segmented, strict=False):
+            write_durably(Path(path), drawn(file, segments))
         if self.arguments.json:
             outputs = [
                 {"image": name, "segments": [_object_of(one) for one in found]}
@@ -73,13 +73,15 @@ def _object_of(segment: ImageSegment) -> dict[str, Any]:
     return {"score": segment.score, "label": segment.label, "mask": mask}
 
 
-def _rows(found: Sequence[ImageSegment]) -> list[list[str]]:
+def _rows(segments: Sequence[ImageSegment]) -> list[list[str]]:
     """Return the cells of the segments of an image; a row that names none if there are none."""
     rows = []
-    for one in found:
-        pixels = int(np.count_nonzero(one.segmentation == one.number))
-        score = "" if one.score is None else f"{one.score:.4f}"
-        rows.append([one.label, score, str(pixels), f"{pixels / one.segmentation.size:.1%}"])
+    for segment in segments:
+        pixels = int(np.count_nonzero(segment.segmentation == segment.number))
+        score = "" if segment.score is None else f"{segment.score:.4f}"
+        rows.append(
+            [segment.label, score, str(pixels), f"{pixels / segment.segmentation.size:.1%}"]
+        )
     return rows or [["(no segments)", *[""] * 3]]
 
 
@@ -94,21 +96,21 @@ def drawn(image: str | bytes, segments: Sequence[ImageSegment]) -> bytes:
 
     pixels = read_image(image).astype(np.float32)
     colors = [_color(number) for number in range(len(segments))]
-    for one, color in zip(segments, colors, strict=True):
-        inside = one.segmentation == one.number
+    for segment, color in zip(segments, colors, strict=True):
+        inside = segment.segmentation == segment.number
         pixels[inside] = (1 - _OPACITY) * pixels[inside] + _OPACITY * np.asarray(color, np.float32)
     canvas = Image.fromarray(np.rint(pixels).astype(np.uint8))
     pen = ImageDraw.Draw(canvas)
     font = ImageFont.load_default(size=max(10, min(canvas.size) // 32))
-    for one, color in zip(segments, colors, strict=True):
-        rows, columns = np.nonzero(one.segmentation == one.number)
+    for segment, color in zip(segments, colors, strict=True):
+        rows, columns = np.nonzero(segment.segmentation == segment.number)
         if len(rows) < canvas.width * canvas.height // 100:
             continue
         middle = len(rows) // 2  # a pixel within the segment, of its middle row
-        place = int(columns[middle]), int(rows[middle])
-        box = pen.textbbox(place, one.label, font=font, anchor="mm")
+        position = int(columns[middle]), int(rows[middle])
+        box = pen.textbbox(position, segment.label, font=font, anchor="mm")
         pen.rectangle(box, fill=color)
-        pen.text(place, one.label, fill="white", font=font, anchor="mm")
+        pen.text(position, segment.label, fill="white", font=font, anchor="mm")
     file = BytesIO()
     canvas.save(file, "PNG")
     return file.getvalue()

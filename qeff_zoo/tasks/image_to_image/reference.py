@@ -7,9 +7,9 @@ Only the reference process imports this.
 from typing import Any
 
 import numpy as np
-import torch
 
 from qeff_zoo.tasks.images.reference import ImageReference
+from qeff_zoo.validation.trial.points import evenly_spaced
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -29,6 +29,5 @@ class ImageToImageReference(ImageReference):
         results = []
         for inputs in self._each(numbers):
             flat = self._model(pixel_values=inputs["pixel_values"]).reconstruction.flatten(1)
-            places = torch.arange(_COUNT) * (flat.shape[1] - 1) // (_COUNT - 1)
-            results.append(flat[:, places].float().numpy())
+            results.append(flat[:, evenly_spaced(flat.shape[1], _COUNT)].float().numpy())
         return results

@@ -32,8 +32,8 @@ def _tracing(model: Any, *, height: int, width: int, any_size: bool = False) -> 
 
 def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> list[str]:
     """Return the problems of a checkpoint's colors and processor, and of a target with fixed sizes."""
+    from qeff_zoo.media.families.swin2sr import divisor_of_windows
     from qeff_zoo.media.image_processor import read_image_processor
-    from qeff_zoo.media.image_rules import divisor_of_windows
 
     target = targets.find(request.target or targets.NAMES[0])
     if target.static_shapes:

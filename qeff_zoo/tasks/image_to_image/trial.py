@@ -26,5 +26,5 @@ class ImageToImageTrial(ImageTrial):
 
 def stages(batch_sizes: Sequence[int]) -> tuple[list[ImageStage], list[list[int]]]:
     """Return the stages of a package, as `own_size_stages` does, with smaller images."""
-    found, images = own_size_stages(batch_sizes)
-    return found, [[seed, width // _SMALLER, height // _SMALLER] for seed, width, height in images]
+    own, images = own_size_stages(batch_sizes)
+    return own, [[seed, width // _SMALLER, height // _SMALLER] for seed, width, height in images]

@@ -56,9 +56,9 @@ class ImageQueue(MediaQueue[ImageEmbeddingSession]):
         with self._requests.one():
             images, texts = await self.pool.prepare(preparation)
             if images is not None:
-                found = await self._calls.run(partial(self.session.run, images))
+                embeddings = await self._calls.run(partial(self.session.run, images))
                 self._images += len(images)
-                return [Encoded.of_ids([])] * len(found), found
+                return [Encoded.of_ids([])] * len(embeddings), embeddings
             matching = cast("ZeroShotSession", self.session)
             parts = [
                 await self._calls.run(

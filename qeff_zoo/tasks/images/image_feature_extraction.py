@@ -42,13 +42,13 @@ def _defaults(checkpoint: "Checkpoint") -> Mapping[str, Default]:
 
 
 def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> list[str]:
-    found = whole_images.problems(checkpoint, recipe, request)
+    problems = whole_images.problems(checkpoint, recipe, request)
     if request.pooling in ("lasttoken", "none"):
-        found.append(
+        problems.append(
             f"--pooling {request.pooling} is for texts; expected mean, max or cls for images. Choose one, or leave it "
             "out for what the model itself makes."
         )
-    return found
+    return problems
 
 
 TASK = Task(

@@ -134,9 +134,9 @@ def routes(
         )
         try:
             with blaming(PARAM):
-                found = await unless_gone(request, answer(image, chosen))
+                content = await unless_gone(request, answer(image, chosen))
         except BusyError as error:
             raise queue_full(error) from error
-        return await respond(found)
+        return await respond(content)
 
     return router

@@ -40,34 +40,34 @@ class ImageReference(Answers):
         self._process = processor_of(request)
 
     def _run(self, numbers: list[int], length: int | None) -> list[Array]:
-        found = {
+        texts = {
             number: self._read(self._sequences[number])
             for number in numbers
             if number >= self._count
         }
         if shown := [number for number in numbers if number < self._count]:
-            found.update(zip(shown, self._look(shown), strict=True))
-        return [found[number] for number in numbers]
+            texts.update(zip(shown, self._look(shown), strict=True))
+        return [texts[number] for number in numbers]
 
     def _read(self, text: Sequence[int]) -> Array:
         """Return the normalized embedding of a text, (1, width), padded to the positions of the model."""
         config = self._model.config.text_config
         tokens = torch.full((1, config.max_position_embeddings), config.pad_token_id or 0)
         tokens[0, : len(text)] = torch.tensor(text)
-        found = nn.functional.normalize(
+        embedding = nn.functional.normalize(
             self._model.get_text_features(input_ids=tokens).pooler_output
         )
         tick()
-        return np.asarray(found.float().numpy())
+        return np.asarray(embedding.float().numpy())
 
     def _look(self, numbers: list[int]) -> list[Array]:
         """Return the embeddings or logits of images, (1, width) each."""
         images = [Image.fromarray(draw(*self._sequences[number])) for number in numbers]
         pixels = self._process(images=images, return_tensors="pt")["pixel_values"]
         pixels = pixels.to(next(self._model.parameters()).dtype)
-        found = self._embed(pixels) if self._embeds else self._model(pixel_values=pixels).logits
+        outputs = self._embed(pixels) if self._embeds else self._model(pixel_values=pixels).logits
         tick()
-        return list(found.float().numpy()[:, None])
+        return list(outputs.float().numpy()[:, None])
 
     def _each(self, numbers: Sequence[int]) -> Iterator[Any]:
         """Yield what transformers' processor returns for each image alone, in the type of the model."""

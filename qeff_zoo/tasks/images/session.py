@@ -89,7 +89,7 @@ class ImageSession:
             GenerationError: It does not fit the graph.
         """
         pixels: Array = processed["pixel_values"]
-        if pixels.shape[2:] != self.size and not any(isinstance(one, str) for one in self.size):
+        if pixels.shape[2:] != self.size and not any(isinstance(side, str) for side in self.size):
             raise GenerationError(
                 f"The processor of {str(self.folder)!r} makes images of {pixels.shape[2:]}, but its graph takes "
                 f"{self.size}. Expected the processor that it was built with. Build the package again."

@@ -35,11 +35,11 @@ class EmbedTexts(nn.Module):
 
     def forward(self, input_ids: Tensor) -> tuple[Tensor, ...]:
         """Return one embedding per row, and the factors from cosines to logits."""
-        found = self.model.get_text_features(input_ids=input_ids).pooler_output
+        features = self.model.get_text_features(input_ids=input_ids).pooler_output
         factors = [self.model.logit_scale.exp().reshape(1)]
         if (bias := getattr(self.model, "logit_bias", None)) is not None:
             factors.append(bias.reshape(1) + 0)  # a weight itself cannot be an output
-        return nn.functional.normalize(found, dim=-1), *factors
+        return nn.functional.normalize(features, dim=-1), *factors
 
 
 def _example(model: Any) -> Tensor:

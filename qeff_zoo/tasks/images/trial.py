@@ -38,10 +38,10 @@ class ImageTrial:
         answers: dict[str, Array] = {}
         keys: dict[str, list[Key]] = {}
         for stage in stages:
-            found = []
+            rows = []
             for call in stage.calls:
                 outputs = session.run(np.concatenate([pixels[number] for number in call]))
-                found.append(self.values_of(outputs))
+                rows.append(self.values_of(outputs))
                 context.step(1)
             keys[stage.name] = [
                 (number, row, 0)
@@ -49,7 +49,7 @@ class ImageTrial:
                 for number in call
                 for row in range(self.rows)
             ]
-            answers[stage.name] = np.concatenate(found)
+            answers[stage.name] = np.concatenate(rows)
         texts = self.run_texts(context, len(images), keys, answers)
         return Trial(
             sequences=images,
@@ -115,10 +115,10 @@ class ZeroShotTrial(ImageTrial):
             calls = [
                 rows[start : start + size] for start in range(0, len(rows) // size * size, size)
             ]
-            found = [session.run_texts([texts[one] for one in call])["output"] for call in calls]
+            outputs = [session.run_texts([texts[one] for one in call])["output"] for call in calls]
             stage = f"texts_{size}"
             keys[stage] = [(first + one, 0, 0) for call in calls for one in call]
-            answers[stage] = self.text_values_of(np.concatenate(found))
+            answers[stage] = self.text_values_of(np.concatenate(outputs))
             context.step(1)
         return texts
 

@@ -29,8 +29,8 @@ class ClassifyImages(Run):
         """Classify and print."""
         images = list(self.arguments.image)
         labels = [self.arguments.label] if self.arguments.label else []
-        found = session.classify(fetch_each(images), *labels)
-        print_scores("image", images, found, as_json=self.arguments.json)
+        scores = session.classify(fetch_each(images), *labels)
+        print_scores("image", images, scores, as_json=self.arguments.json)
 
 
 class MatchImages(ClassifyImages):
@@ -44,26 +44,26 @@ class MatchImages(ClassifyImages):
             EmbedImages(self.task, self.prompts, self.arguments)(session)
 
 
-def print_scores(kind: str, inputs: list[str], found: Any, *, as_json: bool) -> None:
+def print_scores(kind: str, inputs: list[str], of_inputs: Any, *, as_json: bool) -> None:
     """Print scores of labels.
 
     Args:
         kind: Kind of the inputs, "image" or "audio".
         inputs: Classified inputs.
-        found: Scores of each input, the best first.
+        of_inputs: Scores of each input, the best first.
         as_json: Whether to print JSON, with all labels.
     """
     if as_json:
         outputs = [
             {kind: given, "scores": [asdict(score) for score in scores]}
-            for given, scores in zip(inputs, found, strict=True)
+            for given, scores in zip(inputs, of_inputs, strict=True)
         ]
         print_json({"outputs": outputs})
         return
     rows = [
-        [given if not place else "", one.label, f"{one.score:.4f}"]
-        for given, scores in zip(inputs, found, strict=True)
-        for place, one in enumerate(scores[:_BEST])
+        [given if not place else "", score.label, f"{score.score:.4f}"]
+        for given, scores in zip(inputs, of_inputs, strict=True)
+        for place, score in enumerate(scores[:_BEST])
     ]
     print(table(rows, [kind, "label", "score"]))
 
@@ -75,4 +75,4 @@ def fetch_each(paths: list[str], noun: str = "image") -> list[str | bytes]:
         paths: Paths and URLs of images or videos.
         noun: Kind of the files, for messages.
     """
-    return [fetch_media(one, noun=noun) if is_url(one) else one for one in paths]
+    return [fetch_media(path, noun=noun) if is_url(path) else path for path in paths]

@@ -49,13 +49,13 @@ def _nothing(
 
 
 def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> list[str]:
-    found = whole_images.problems(checkpoint, recipe, request)
+    problems = whole_images.problems(checkpoint, recipe, request)
     if request.pooling is not None:
-        found.append(
+        problems.append(
             f"--pooling {request.pooling} does not apply: images and texts meet in the space that the model was "
             "trained for. Leave it out, or build for --task image-feature-extraction."
         )
-    return found
+    return problems
 
 
 TASK = replace(

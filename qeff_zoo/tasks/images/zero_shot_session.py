@@ -15,7 +15,7 @@ from qeff_zoo.runtime.text.texts import Text
 from qeff_zoo.tasks.images.session import ImageEmbeddingSession
 from qeff_zoo.tasks.images.text_session import TextImageSession
 
-#: Default text of a label, in the place of `{}`; as in transformers' pipeline.
+#: Default text of a label, which replaces `{}`; as in transformers' pipeline.
 TEMPLATE = "This is a photo of {}."
 
 
@@ -63,7 +63,7 @@ class ZeroShotSession(TextImageSession, ImageEmbeddingSession):
                 f"Cannot score the labels {list(labels)!r} in the text {template!r}; expected at least one label, and "
                 "{} where it belongs in the text. Give both."
             )
-        read = self.read([template.replace("{}", one) for one in labels])
+        read = self.read([template.replace("{}", label) for label in labels])
         texts, outputs = self._run_all([one.ids for one in read])
         logits = outputs["scale"] * (self.embed(images, limits) @ texts.T) + outputs.get("bias", 0)
         activate = sigmoid if "bias" in outputs else softmax
@@ -83,6 +83,6 @@ class ZeroShotSession(TextImageSession, ImageEmbeddingSession):
 
     def _run_all(self, every: Sequence[Sequence[int]]) -> tuple[Array, dict[str, Array]]:
         """Run as many calls as needed; return embeddings, and the factors from cosines to logits."""
-        found = [self.run_texts(every[start:stop]) for start, stop in self.calls(len(every))]
-        *_, embeddings = found
-        return np.concatenate([one["output"] for one in found]), embeddings
+        outputs = [self.run_texts(every[start:stop]) for start, stop in self.calls(len(every))]
+        *_, embeddings = outputs
+        return np.concatenate([output["output"] for output in outputs]), embeddings

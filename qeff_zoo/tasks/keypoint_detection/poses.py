@@ -13,10 +13,10 @@ import numpy as np
 
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.media.blurring import blurred
-from qeff_zoo.media.pose_rules import Box, center_and_scale
+from qeff_zoo.media.families.vitpose import Box, center_and_scale
 from qeff_zoo.runtime.program import Array
 
-#: Standard deviation of the blur, and radius of its kernel, in places of a map.
+#: Standard deviation of the blur, and radius of its kernel, in pixels of a map.
 _SIGMA, _RADIUS = 0.8, 5
 _UNIT = np.float32(200)
 
@@ -77,14 +77,14 @@ def poses_of(
             "other options, such as float32 weights."
         )
     scores = heatmaps.max((2, 3))
-    places = _refined(_peaks(heatmaps, scores), heatmaps)
+    peaks = _refined(_peaks(heatmaps, scores), heatmaps)
     poses = []
-    for box, person, values in zip(boxes, places, scores, strict=True):
+    for box, person, values in zip(boxes, peaks, scores, strict=True):
         points = _in_image(person, box, size, heatmaps.shape[2:])
-        found = zip(labels, values, points, strict=True)
+        rows = zip(labels, values, points, strict=True)
         keypoints = tuple(
             Keypoint(label=label, score=float(score), x=float(x), y=float(y))
-            for label, score, (x, y) in found
+            for label, score, (x, y) in rows
             if threshold is None or score > np.float32(threshold)
         )
         poses.append(Pose(box=box, keypoints=keypoints))
@@ -92,15 +92,15 @@ def poses_of(
 
 
 def _peaks(heatmaps: Array, scores: Array) -> Array:
-    """Return the place of the largest value of each map, (people, keypoints, 2), x before y; -1 without a positive."""
+    """Return the position of the maximum of each map, (people, keypoints, 2), x before y; -1 if none is positive."""
     best = heatmaps.reshape(*scores.shape, -1).argmax(2)
     columns = heatmaps.shape[3]
-    places = np.stack([best % columns, best // columns], axis=2).astype(np.float32)
-    return np.where(scores[..., None] > 0, places, np.float32(-1))
+    peaks = np.stack([best % columns, best // columns], axis=2).astype(np.float32)
+    return np.where(scores[..., None] > 0, peaks, np.float32(-1))
 
 
 def _refined(peaks: Array, heatmaps: Array) -> Array:
-    """Return places after a Newton step towards the maximum of the blurred maps."""
+    """Return positions after a Newton step towards the maximum of the blurred maps."""
     rows, columns = heatmaps.shape[2:]
     for axis in (2, 3):
         heatmaps = blurred(heatmaps, axis, _SIGMA, _RADIUS, mode="symmetric")
@@ -109,12 +109,12 @@ def _refined(peaks: Array, heatmaps: Array) -> Array:
     line = columns + 2
     first = np.arange(math.prod(peaks.shape[:2])) * (rows + 2) * line
     x, y = peaks[..., 0].ravel(), peaks[..., 1].ravel()
-    # Maps without a positive value have negative places, which transformers reads from the map before.
-    place = ((x + 1) + (y + 1) * line + first).astype(np.int64)
+    # Maps without a positive value have negative indices, which transformers reads from the map before.
+    index = ((x + 1) + (y + 1) * line + first).astype(np.int64)
 
     def near(across: int, down: int) -> Array:
-        found: Array = flat[place + across + down * line]
-        return found
+        shifted: Array = flat[index + across + down * line]
+        return shifted
 
     middle = near(0, 0)
     slope = np.stack([near(1, 0) - near(-1, 0), near(0, 1) - near(0, -1)], axis=1) * np.float32(0.5)
@@ -128,7 +128,7 @@ def _refined(peaks: Array, heatmaps: Array) -> Array:
         - near(0, -1)
         + near(-1, -1)
     )
-    curve = np.empty((len(place), 2, 2))
+    curve = np.empty((len(index), 2, 2))
     curve[:, 0, 0] = near(1, 0) - 2 * middle + near(-1, 0)
     curve[:, 1, 1] = near(0, 1) - 2 * middle + near(0, -1)
     curve[:, 0, 1] = curve[:, 1, 0] = mixed
@@ -139,7 +139,7 @@ def _refined(peaks: Array, heatmaps: Array) -> Array:
 
 
 def _in_image(places: Array, box: Box, size: tuple[int, int], shape: tuple[int, ...]) -> Array:
-    """Return places of a map in pixels of the image, (keypoints, 2) float32."""
+    """Return positions in a map in pixels of the image, (keypoints, 2) float32."""
     center, scale = center_and_scale(box, *size)
     extent = scale * _UNIT
     steps = extent / np.array([shape[1] - 1, shape[0] - 1], np.float32)
@@ -165,7 +165,7 @@ def check_boxes(boxes: Sequence[Any]) -> list[Box]:
 
 def _checked(box: Any) -> Box:
     try:
-        left, top, width, height = (float(one) for one in box)
+        left, top, width, height = (float(edge) for edge in box)
     except (TypeError, ValueError):
         left = top = width = height = math.nan
     if not (math.isfinite(left + top) and 0 < width < math.inf and 0 < height < math.inf):

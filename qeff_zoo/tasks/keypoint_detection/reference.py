@@ -29,8 +29,8 @@ class KeypointReference(ImageReference):
         experts = self._model.config.backbone_config.num_experts
         others = {"dataset_index": torch.tensor([0])} if experts > 1 else {}
         for inputs in self._each(numbers):
-            found = self._model(pixel_values=inputs["pixel_values"], **others).heatmaps
-            maps.append(found.flatten(1).float().numpy())
+            heatmaps = self._model(pixel_values=inputs["pixel_values"], **others).heatmaps
+            maps.append(heatmaps.flatten(1).float().numpy())
         return maps
 
     def _options(self, image: Image.Image) -> dict[str, Any]:

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from qeff_zoo.errors import GenerationError
+from qeff_zoo.media.families.vitpose import Box
 from qeff_zoo.media.images import LIMITS, ImageLimits, ImageSource, read_image
-from qeff_zoo.media.pose_rules import Box
 from qeff_zoo.runtime import labels
 from qeff_zoo.runtime.program import Array, Program
 from qeff_zoo.tasks.images.session import TOGETHER, ImageSession
@@ -88,7 +88,7 @@ class KeypointDetectionSession(ImageSession):
         """
         several = self.listed(images)
         every = self._checked(several, boxes, threshold, dataset_index)
-        found = []
+        poses = []
         for image, own in zip(several, every, strict=True):
             pixels = read_image(image, limits)
             known = own or [(0.0, 0.0, float(pixels.shape[1]), float(pixels.shape[0]))]
@@ -96,8 +96,8 @@ class KeypointDetectionSession(ImageSession):
             maps = [self.run(self._people(pixels, part), dataset_index) for part in parts]
             size = int(self.size[0]), int(self.size[1])
             heatmaps = np.concatenate(maps)
-            found.append(poses_of(heatmaps, known, size, labels=self.labels, threshold=threshold))
-        return found
+            poses.append(poses_of(heatmaps, known, size, labels=self.labels, threshold=threshold))
+        return poses
 
     def _people(self, pixels: Array, boxes: Sequence[Box]) -> Array:
         """Return the input of the graph for boxes of an image."""

@@ -46,13 +46,13 @@ class FindKeypoints(Run):
         files = fetch_each(names)
         boxes = [given.box] if given.box else None
         index = given.dataset_index or 0
-        found = session.detect(files, boxes, threshold=given.threshold, dataset_index=index)
-        for path, file, poses in zip(given.output, files, found, strict=False):
+        detected = session.detect(files, boxes, threshold=given.threshold, dataset_index=index)
+        for path, file, poses in zip(given.output, files, detected, strict=False):
             write_durably(Path(path), drawn(file, poses))
         if given.json:
             outputs = [
                 {"image": name, "poses": [asdict(pose) for pose in poses]}
-                for name, poses in zip(names, found, strict=True)
+                for name, poses in zip(names, detected, strict=True)
             ]
             print_json({"outputs": outputs})
             return
@@ -63,7 +63,7 @@ class FindKeypoints(Run):
                 point.label,
                 *(f"{one:.4g}" for one in (point.score, point.x, point.y)),
             ]
-            for name, poses in zip(names, found, strict=True)
+            for name, poses in zip(names, detected, strict=True)
             for number, pose in enumerate(poses)
             for point in pose.keypoints
         ]

@@ -75,7 +75,7 @@ def check_prompts(prompts: Sequence[MaskPrompt]) -> list[MaskPrompt]:
 def _check(prompt: MaskPrompt) -> None:
     labels = [True] * len(prompt.points) if prompt.labels is None else [*prompt.labels]
     try:
-        numbers = [float(one) for point in prompt.points for one in point]
+        numbers = [float(coordinate) for point in prompt.points for coordinate in point]
         box = [float(one) for one in prompt.box or ()]
     except (TypeError, ValueError):
         numbers, box = [math.nan], []
@@ -83,7 +83,7 @@ def _check(prompt: MaskPrompt) -> None:
         (prompt.points or box)
         and len(numbers) == 2 * len(prompt.points)
         and len(labels) == len(prompt.points)
-        and all(one in (0, 1) for one in labels)
+        and all(label in (0, 1) for label in labels)
         and all(map(math.isfinite, [*numbers, *box]))
         and (not box or (len(box) == 4 and min(box[2:]) > 0))
     )
@@ -95,19 +95,19 @@ def _check(prompt: MaskPrompt) -> None:
 
 
 def tokens_of(prompt: MaskPrompt, scale: tuple[float, float]) -> tuple[Array, Array]:
-    """Return the places, (tokens, 2) float32, and the labels of tokens, (tokens,) int64.
+    """Return the coordinates, (tokens, 2) float32, and the labels of tokens, (tokens,) int64.
 
     Args:
         prompt: Checked prompt.
         scale: Factors from pixels of the image to those of the processed image, of x and of y.
     """
     labels = prompt.labels if prompt.labels is not None else [True] * len(prompt.points)
-    places = [*prompt.points]
+    points = [*prompt.points]
     kinds = [INSIDE if inside else OUTSIDE for inside in labels]
     if prompt.box is None:
-        places, kinds = [*places, (0.0, 0.0)], [*kinds, END]
+        points, kinds = [*points, (0.0, 0.0)], [*kinds, END]
     else:
         left, top, width, height = prompt.box
-        places, kinds = [*places, (left, top), (left + width, top + height)], [*kinds, UPPER, LOWER]
-    scaled = np.array(places, np.float64) * scale
+        points, kinds = [*points, (left, top), (left + width, top + height)], [*kinds, UPPER, LOWER]
+    scaled = np.array(points, np.float64) * scale
     return scaled.astype(np.float32), np.array(kinds, np.int64)

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from qeff_zoo.tasks.images.reference import ImageReference
+from qeff_zoo.validation.trial.points import evenly_spaced
 from qeff_zoo.validation.trial.sample_prompts import SAMPLES
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -27,7 +28,7 @@ class MaskReference(ImageReference):
     """
 
     def _look(self, numbers: list[int]) -> list[Array]:
-        found = []
+        answers = []
         dtype = next(self._model.parameters()).dtype
         for shown in self._each(numbers):
             pixels = shown["pixel_values"]
@@ -41,18 +42,18 @@ class MaskReference(ImageReference):
                 ]
                 masks = torch.cat([one.pred_masks for one in every], dim=2).flatten()
                 scores = torch.cat([one.iou_scores for one in every], dim=2).flatten()
-                places = torch.arange(_COUNT) * (len(masks) - 1) // (_COUNT - 1)
-                rows += [masks[places].float().numpy(), np.resize(scores.float().numpy(), _COUNT)]
-            found.append(np.stack(rows))
-        return found
+                values = masks[evenly_spaced(len(masks), _COUNT)].float().numpy()
+                rows += [values, np.resize(scores.float().numpy(), _COUNT)]
+            answers.append(np.stack(rows))
+        return answers
 
 
 def _inputs(points: Any, box: Any, side: int, dtype: torch.dtype) -> dict[str, torch.Tensor]:
     """Return the arguments of a model for a prompt in shares of the image."""
     inputs = {}
     if points:
-        places = torch.tensor([[[point[:2] for point in points]]], dtype=torch.float64) * side
-        inputs["input_points"] = places.float().to(dtype)
+        coordinates = torch.tensor([[[point[:2] for point in points]]], dtype=torch.float64) * side
+        inputs["input_points"] = coordinates.float().to(dtype)
         inputs["input_labels"] = torch.tensor([[[point[2] for point in points]]])
     if box:
         edges = torch.tensor([[box]], dtype=torch.float64) * side

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from qeff_zoo.errors import GenerationError
-from qeff_zoo.media.image_rules import longest_edge
+from qeff_zoo.media.families.sam import longest_edge
 from qeff_zoo.media.images import LIMITS, ImageLimits, ImageSource, read_image
 from qeff_zoo.media.interpolation import resized_bands
 from qeff_zoo.runtime.program import Array, Program, require
@@ -117,7 +117,7 @@ class MaskGenerationSession(ImageSession):
         checked = check_prompts(prompts)
         encoded = image if isinstance(image, EncodedImage) else self.encode(image)
         scale = (encoded.scaled[1] / encoded.size[1], encoded.scaled[0] / encoded.size[0])
-        found = []
+        generated = []
         for prompt in checked:
             points, labels = tokens_of(prompt, scale)
             masks, scores = self.masks(encoded.embeddings, points[None], labels[None])
@@ -128,13 +128,13 @@ class MaskGenerationSession(ImageSession):
                 )
             chosen = slice(1, None) if several else slice(0, 1)
             whole = self._in_image(masks[0, chosen], encoded)
-            found.append(
+            generated.append(
                 tuple(
                     GeneratedMask(mask=mask, score=float(score))
                     for mask, score in zip(whole, scores[0, chosen], strict=True)
                 )
             )
-        return found
+        return generated
 
     def _in_image(self, masks: Array, encoded: EncodedImage) -> Array:
         """Return masks in the size of the image, bool, without the padding of the processed image."""

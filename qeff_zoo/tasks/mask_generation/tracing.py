@@ -36,8 +36,8 @@ class EncodeImages(nn.Module):
 
     def forward(self, pixel_values: Tensor) -> Tensor:
         """Return the embeddings of each image."""
-        found: Tensor = self.model.vision_encoder(pixel_values).last_hidden_state
-        return found
+        embeddings: Tensor = self.model.vision_encoder(pixel_values).last_hidden_state
+        return embeddings
 
 
 class ReadPrompts(nn.Module):
@@ -59,9 +59,9 @@ class ReadPrompts(nn.Module):
         """Return the logits of masks, and their scores."""
         model, encoder = self.model, self.model.prompt_encoder
         side = encoder.input_image_size
-        places = encoder.shared_embedding((input_points + 0.5)[None], (side, side))
+        embedded = encoder.shared_embedding((input_points + 0.5)[None], (side, side))
         labels = input_labels[None, ..., None]
-        states = torch.where(labels == END, encoder.not_a_point_embed.weight, places)
+        states = torch.where(labels == END, encoder.not_a_point_embed.weight, embedded)
         for number, embedding in enumerate(encoder.point_embed):
             states = torch.where(labels == number, states + embedding.weight, states)
         dense = encoder.no_mask_embed.weight.reshape(1, -1, 1, 1)

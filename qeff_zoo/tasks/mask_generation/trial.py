@@ -33,8 +33,10 @@ class MaskTrial(ImageTrial):
                     labels=[bool(label) for *_, label in points],
                     box=(left, top, right - left, bottom - top) if edges else None,
                 )
-                places, labels = tokens_of(prompt, (width, height))
-                masks, scores = self.session.masks(embeddings[None], places[None], labels[None])
+                coordinates, labels = tokens_of(prompt, (width, height))
+                masks, scores = self.session.masks(
+                    embeddings[None], coordinates[None], labels[None]
+                )
                 (values,) = values_of(masks)
                 rows += [values, np.resize(scores, len(values))]
         return np.stack(rows)

@@ -67,23 +67,23 @@ class GenerateMasks(Run):
         """Generate, draw and print."""
         (name,) = self.arguments.image
         (file,) = fetch_each([name])
-        found = session.segment(session.encode(file), self._prompts())
+        generated = session.segment(session.encode(file), self._prompts())
         for path in self.arguments.output:
-            write_durably(Path(path), drawn(file, found))
+            write_durably(Path(path), drawn(file, generated))
         if self.arguments.json:
             masks = [
                 [
-                    {"score": one.score, "mask": base64.b64encode(one.as_png()).decode()}
-                    for one in masks
+                    {"score": mask.score, "mask": base64.b64encode(mask.as_png()).decode()}
+                    for mask in masks
                 ]
-                for masks in found
+                for masks in generated
             ]
             print_json({"outputs": [{"image": name, "masks": masks}]})
             return
         rows = [
-            [name, str(number), f"{one.score:.4f}", f"{one.mask.mean():.4f}"]
-            for number, masks in enumerate(found)
-            for one in masks
+            [name, str(number), f"{mask.score:.4f}", f"{mask.mask.mean():.4f}"]
+            for number, masks in enumerate(generated)
+            for mask in masks
         ]
         print(table(rows, ["image", "object", "score", "share of the image"]))
 

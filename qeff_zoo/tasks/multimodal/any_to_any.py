@@ -46,8 +46,8 @@ def _media(
     checkpoint: "Checkpoint", recipe: Recipe, shape: Shape, chosen: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the recipe's variant of both inputs: an audio encoder may differ if a prompt has images."""
-    found = _variant(checkpoint, recipe, shape, chosen)
-    return {name: found[name] for name in ("images", "audio")}
+    variant = _variant(checkpoint, recipe, shape, chosen)
+    return {name: variant[name] for name in ("images", "audio")}
 
 
 def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> list[str]:

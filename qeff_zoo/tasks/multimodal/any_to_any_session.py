@@ -43,8 +43,8 @@ class AnyToAnySession(ImageTextToTextSession):
 
     Example:
         >>> session = qeff_zoo.load("packages/qwen2.5-omni")  # doctest: +SKIP
-        >>> seen = {"images": ["a.png"], "audio": ["b.wav"]}
-        >>> session.generate("Is that it?", **seen, chat=True)  # doctest: +SKIP
+        >>> media = {"images": ["a.png"], "audio": ["b.wav"]}
+        >>> session.generate("Is that it?", **media, chat=True)  # doctest: +SKIP
     """
 
     task = ANY_TO_ANY
@@ -118,8 +118,10 @@ class AnyToAnySession(ImageTextToTextSession):
             return super().request(prompt, chat=chat, audio=encoded_audio, **choices)
         brought = {kind: listed(choices.get(f"{kind}s", ())) for kind in ("image", "video")}
         kinds = [kind for kind, some in {**brought, "audio": audio}.items() for _ in some]
-        made = self.request(self._message(kinds, prompt, options_of(chat)), audio=audio, **choices)
-        return replace(made, text=prompt)
+        created = self.request(
+            self._message(kinds, prompt, options_of(chat)), audio=audio, **choices
+        )
+        return replace(created, text=prompt)
 
     def request_of(
         self,

@@ -35,7 +35,7 @@ class AudioTextToTextSession(MediaTextSession):
 
     Example:
         >>> session = qeff_zoo.load("packages/qwen2-audio")  # doctest: +SKIP
-        >>> session.generate("What is said?", audio=["speech.wav"], chat=True)  # doctest: +SKIP
+        >>> session.generate("Transcribe this.", audio=["speech.wav"], chat=True)  # doctest: +SKIP
     """
 
     task = AUDIO_TEXT_TO_TEXT
@@ -67,10 +67,13 @@ class AudioTextToTextSession(MediaTextSession):
         if self.media.text_messages and self.tokenizer is not None:
             marker = self.tokenizer.piece(self.media_tokens.marker).strip()
             messages = [
-                {**one, "content": "".join(part.get("text", marker) for part in one["content"])}
-                if isinstance(one.get("content"), list)
-                else one
-                for one in messages
+                {
+                    **message,
+                    "content": "".join(part.get("text", marker) for part in message["content"]),
+                }
+                if isinstance(message.get("content"), list)
+                else message
+                for message in messages
             ]
         return super()._rendered(messages, options)
 

@@ -53,9 +53,9 @@ class PromptQueue(MediaQueue[ImageTextEmbeddingSession]):
             ApiError: The server shuts down, or the request is refused.
         """
         with self._requests.one():
-            prompts = [await self.pool.prepare(one) for one in preparations]
-            vectors = [await self._calls.run(partial(self._embed, one)) for one in prompts]
-        return [Encoded.of_ids(one.prompt) for one in prompts], np.stack(vectors)
+            prompts = [await self.pool.prepare(preparation) for preparation in preparations]
+            vectors = [await self._calls.run(partial(self._embed, prompt)) for prompt in prompts]
+        return [Encoded.of_ids(prompt.prompt) for prompt in prompts], np.stack(vectors)
 
     def _embed(self, prompt: Request) -> Array:
         self._tokens += len(prompt.prompt)

@@ -42,8 +42,8 @@ class EmbeddingReference(DecoderReference):
         tick()
         if self._normalize:
             states = states / torch.linalg.vector_norm(states, dim=-1, keepdim=True)
-        found = []
+        embeddings = []
         for row, number in enumerate(numbers):
             wanted = [at for at in self._positions[number] if length is None or at < length]
-            found.append(np.asarray(states[row, wanted].numpy()))
-        return found
+            embeddings.append(np.asarray(states[row, wanted].numpy()))
+        return embeddings

@@ -51,19 +51,19 @@ def _specializations(shape: Shape) -> list[dict[str, Any]]:
 
 
 def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> list[str]:
-    found = image_text_to_text.problems("images", checkpoint, recipe, request)
+    problems = image_text_to_text.problems("images", checkpoint, recipe, request)
     pooling = request.pooling or _defaults(checkpoint)["pooling"][0]
     if pooling != _LAST:
-        found.append(
+        problems.append(
             f"--pooling is {pooling!r}, and a decoder embeds a prompt by its last token; expected {_LAST!r}. Give "
             f"--pooling {_LAST}, or build the language model alone for {FEATURE_EXTRACTION}."
         )
     drafts = [name for name in ("num_speculative_tokens", "draft_heads") if getattr(request, name)]
-    found += [
+    problems += [
         f"--{name.replace('_', '-')} is for text generation, and the package embeds. Leave it out."
         for name in (*drafts, *(["decode_only"] if request.decode_only else []))
     ]
-    return found
+    return problems
 
 
 TASK = replace(

@@ -69,7 +69,9 @@ class ImageTextEmbeddingSession(ImageTextToTextSession):
             MediaError: An image cannot be read.
         """
         every = [prompts] if isinstance(prompts, str) else [*prompts]
-        shown = [listed(images)] if isinstance(prompts, str) else [listed(one) for one in images]
+        shown = (
+            [listed(images)] if isinstance(prompts, str) else [listed(image) for image in images]
+        )
         shown = shown or [[] for _ in every]
         if len(shown) != len(every):
             raise GenerationError(
@@ -83,7 +85,9 @@ class ImageTextEmbeddingSession(ImageTextToTextSession):
             for prompt, parts in zip(every, shown, strict=True)
         ]
         with self.exclusively() as scheduler:
-            return np.stack([scheduler.run_prompt(one.prompt, one.spans) for one in requests])
+            return np.stack(
+                [scheduler.run_prompt(request.prompt, request.spans) for request in requests]
+            )
 
     def _request(
         self,

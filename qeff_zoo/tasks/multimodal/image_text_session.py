@@ -88,7 +88,7 @@ class ImageTextToTextSession(MediaTextSession):
         config = model_config(read_json(folder / "config.json"))
         if feature_cache_bytes:  # at least those of a prompt, if features are a state
             memory: Mapping[str, Array] = program.memory or {}
-            read = {one.name for one in program.states if not one.written} & memory.keys()
+            read = {state.name for state in program.states if not state.written} & memory.keys()
             of_row = sum(memory[name][0].nbytes for name in read)
             feature_cache_bytes = max(feature_cache_bytes, of_row)
         layout = images.prompt_layout
@@ -130,8 +130,8 @@ class ImageTextToTextSession(MediaTextSession):
         if isinstance(given, Mapping | Encoded):
             return given
         process = self._process(uncut=uncut, options=media_options(given))
-        made: Prepared = process([source_of(given)])
-        return made
+        inputs: Prepared = process([source_of(given)])
+        return inputs
 
     def preparation(self, given: Any, count: int) -> "partial[dict[str, Any]]":
         """Return a call that prepares an image, see `prepare`, and that another process can make.
@@ -170,10 +170,10 @@ class ImageTextToTextSession(MediaTextSession):
         """
         uncut, known = self._is_uncut(len(sizes)), dict[Any, int]()
         keys = [*zip(sizes, map(repr, options or ({},) * len(sizes)), strict=True)]
-        for place, key in enumerate(keys):
+        for number, key in enumerate(keys):
             if key not in known:
                 (width, height), _ = key
-                process = self._process(uncut=uncut, options=options[place] if options else {})
+                process = self._process(uncut=uncut, options=options[number] if options else {})
                 encoded = self.reader.measure(process.arrays([blank(height, width)]))
                 known[key] = len(self.run_of(encoded)) if encoded else 1
         return [known[key] for key in keys]
@@ -187,14 +187,14 @@ class ImageTextToTextSession(MediaTextSession):
 
         if self._processor is None:
             self._processor = load_image_processor(self.folder)
-        found: ImageProcessor = self._processor
+        processor: ImageProcessor = self._processor
         if options:
-            found = with_options(found, options)
+            processor = with_options(processor, options)
         if most := self._most_patches():
-            found = bounded(found, most)
+            processor = bounded(processor, most)
         if uncut:
-            return replace(found, settings={**found.settings, "image_grid_pinpoints": ()})
-        return found
+            return replace(processor, settings={**processor.settings, "image_grid_pinpoints": ()})
+        return processor
 
     def prepare_video(self, given: Any) -> Prepared:
         """Return the encoder inputs of a video at once, see `preparing_video`."""
@@ -220,15 +220,15 @@ class ImageTextToTextSession(MediaTextSession):
         Raises:
             MediaError: If a video cannot be sampled by the checkpoint's settings, or has too many pixels.
         """
-        found = [1] * len(videos)
-        for place, (given, header) in enumerate(zip(videos, opened, strict=True)):
-            if sum(found) > self.decoder.sizes.ctx_len:
+        counts = [1] * len(videos)
+        for number, (given, header) in enumerate(zip(videos, opened, strict=True)):
+            if sum(counts) > self.decoder.sizes.ctx_len:
                 break
             if header.is_timed and header.shown.frames:
                 steps, *arrays = self._process_video(given).beginnings(header.shown)
                 one, two = map(self.video_rows, arrays)
-                found[place] = max(1, one + (steps - 1) * (two - one))
-        return found
+                counts[number] = max(1, one + (steps - 1) * (two - one))
+        return counts
 
     def video_rows(self, prepared: Prepared) -> int:
         """Return the minimum number of placeholder tokens of a prepared video."""
@@ -264,19 +264,19 @@ class ImageTextToTextSession(MediaTextSession):
         if isinstance(given, PreparedVideo) and given.is_whole:
             return given
         if isinstance(given, Mapping):
-            made: Prepared = of_processor(given, self.media)
+            inputs: Prepared = of_processor(given, self.media)
         elif arrays is not None:
-            made = arrays
+            inputs = arrays
         else:
-            made = yield from self._process_video(given).processing(source_of(given))
+            inputs = yield from self._process_video(given).processing(source_of(given))
         if self._stamp():
-            made = {**made, TIMES: check_times(made)}
-        if (rows := self.video_rows(made)) >= (room := self.decoder.sizes.ctx_len):
+            inputs = {**inputs, TIMES: check_times(inputs)}
+        if (rows := self.video_rows(inputs)) >= (room := self.decoder.sizes.ctx_len):
             raise GenerationError(
                 f"A video takes {rows:,} tokens of a prompt; expected fewer than {room:,}, the package's context. Give "
                 "fewer or smaller frames, or build it with a larger --ctx-len."
             )
-        return PreparedVideo(made)
+        return PreparedVideo(inputs)
 
     def request(
         self,
@@ -294,7 +294,7 @@ class ImageTextToTextSession(MediaTextSession):
         if not videos:
             return super().request(prompt, chat=chat, **{**choices, self.argument: images})
         self.media.check_prompt(len(images), len(videos))
-        prepared_videos = [self.prepare_video(one) for one in videos]
+        prepared_videos = [self.prepare_video(video) for video in videos]
         text = prompt if isinstance(prompt, str) else None
         if chat and text is not None:
             kinds = [*["image"] * len(images), *["video"] * len(prepared_videos)]
@@ -303,9 +303,9 @@ class ImageTextToTextSession(MediaTextSession):
             tokens = [*self._read(prompt)]
         read = self._read_in_text if len(self._stamp()) > _AROUND_STEPS else self._read_in_tokens
         same, prepared = read(tokens, None if chat else text, images, prepared_videos)
-        made = self.request_of(same, prepared, **choices)
-        self._check_time(made)
-        return made if text is None else replace(made, text=text)
+        created = self.request_of(same, prepared, **choices)
+        self._check_time(created)
+        return created if text is None else replace(created, text=text)
 
     def _read_in_tokens(
         self,
@@ -353,21 +353,21 @@ class ImageTextToTextSession(MediaTextSession):
         if video.endswith("_id"):
             video = tokenizer.name(self._video_token())
         whole = tokenizer.spelled(tokens) if text is None else text
-        found = re.findall(f"{re.escape(image)}|{re.escape(video)}", whole)
-        self.media_tokens.check_places(found.count(image), image, len(images))
-        self.media_tokens.check_places(found.count(video), video, len(videos), "videos")
+        matches = re.findall(f"{re.escape(image)}|{re.escape(video)}", whole)
+        self.media_tokens.check_places(matches.count(image), image, len(images))
+        self.media_tokens.check_places(matches.count(video), video, len(videos), "videos")
         stamps = Stamps(self._stamp(), tokenizer, video, image)
         left = {
             image: iter([one] for one in self.prepare_all(images)), video: map(steps_of, videos)
         }  # fmt: skip
         written = stamps.in_text(whole, videos)
         read = self._encode(written, special_tokens=False) if text is None else self._read(written)
-        return [*read], [step for one in found for step in next(left[one])]
+        return [*read], [step for match in matches for step in next(left[match])]
 
     def _rendered(self, messages: Sequence[Message], options: ChatOptions = USUAL_CHAT) -> str:
         if self._of_videos is None:
             return super()._rendered(messages, options)
-        parts = [part for one in messages for part in one.get("content") or ()]
+        parts = [part for message in messages for part in message.get("content") or ()]
         shown = any(isinstance(part, Mapping) and part.get("type") == "video" for part in parts)
         if shown:
             return self._of_videos.render(messages, options)
@@ -383,11 +383,11 @@ class ImageTextToTextSession(MediaTextSession):
         """Return the placeholder tokens of an image or video in a prompt."""
         return [self._video_token()] * encoded.rows if encoded.of_video else super().run_of(encoded)
 
-    def _check_time(self, made: Request) -> None:
+    def _check_time(self, request: Request) -> None:
         """Check that rotary positions fit the context: time may count faster than tokens."""
-        if made.spans is None or made.spans.axes is None:
+        if request.spans is None or request.spans.axes is None:
             return
-        reached, room = int(made.spans.axes.max()) + 1, self.decoder.sizes.ctx_len
+        reached, room = int(request.spans.axes.max()) + 1, self.decoder.sizes.ctx_len
         if reached > room:
             raise GenerationError(
                 f"The videos of the prompt last up to rotary position {reached:,}; expected at "

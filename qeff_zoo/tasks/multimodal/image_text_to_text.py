@@ -65,8 +65,8 @@ def _read_tile(model: Any, *, images: Mapping[str, Any], sides: Sequence[int]) -
 
 
 def _read_frame(model: Any, *, images: Mapping[str, Any]) -> Tracing:
-    made: Tracing = images_of(images).trace_frame(model)
-    return made
+    traced: Tracing = images_of(images).trace_frame(model)
+    return traced
 
 
 def _video_tower(model: Any) -> Any:
@@ -113,13 +113,13 @@ def _sized(
     checkpoint: "Checkpoint", recipe: Recipe, shape: Shape, chosen: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the side of an image in pixels, and of its tiles, if both have a program or no config sets it."""
-    found = _images(checkpoint, recipe, shape, chosen)
+    variant = _images(checkpoint, recipe, shape, chosen)
     if recipe.images is None or not (recipe.images.tiles or "timm" in recipe.requires):
-        return found
+        return variant
     from qeff_zoo.media.image_processor import read_image_processor
 
     processor = read_image_processor(checkpoint.companions, recipe.image_processor or None)
-    return {**found, "sides": sides_of(processor, recipe.images.tiles)}
+    return {**variant, "sides": sides_of(processor, recipe.images.tiles)}
 
 
 def sides_of(processor: "ImageProcessor", tiles: str) -> list[int]:
@@ -134,16 +134,16 @@ def sides_of(processor: "ImageProcessor", tiles: str) -> list[int]:
     """
     import numpy as np
 
-    made = processor([np.zeros((_LARGE // 2, _LARGE, 3), np.uint8)])
-    found = [made[name].shape[-2:] for name in (PIXELS, tiles if tiles in made else PIXELS)]
-    for height, width in found:
+    arrays = processor([np.zeros((_LARGE // 2, _LARGE, 3), np.uint8)])
+    sides = [arrays[name].shape[-2:] for name in (PIXELS, tiles if tiles in arrays else PIXELS)]
+    for height, width in sides:
         if height != width:
             raise CheckpointError(
                 f"The image processor makes an image of {width} x {height} pixels of one of {_LARGE} x {_LARGE // 2}; "
                 "expected squares, since the program of this model has images of one size. Set size to a square in "
                 "preprocessor_config.json, as the model was trained."
             )
-    return [width for _, width in found]
+    return [width for _, width in sides]
 
 
 def of_checkpoint(checkpoint: "Checkpoint", media: Media) -> Media:
@@ -156,8 +156,8 @@ def of_checkpoint(checkpoint: "Checkpoint", media: Media) -> Media:
 
 def adapter_beside(checkpoint: "Checkpoint", media: Media) -> str:
     """Return the folder of a checkpoint's adapter for multimodal prompts; "" if it has none."""
-    place = media.adapter
-    return place if place and _config_of(place) in checkpoint.files.names else ""
+    folder = media.adapter
+    return folder if folder and _config_of(folder) in checkpoint.files.names else ""
 
 
 def _of_config(checkpoint: "Checkpoint", media: Media) -> Iterator[str]:
@@ -217,8 +217,8 @@ def _of_image_processor(checkpoint: "Checkpoint", recipe: Recipe) -> Iterator[st
         return
 
 
-def _config_of(place: str) -> str:
-    return str(PurePosixPath(place, "adapter_config.json"))
+def _config_of(folder: str) -> str:
+    return str(PurePosixPath(folder, "adapter_config.json"))
 
 
 def problems(nouns: str, checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> list[str]:
@@ -230,23 +230,24 @@ def problems(nouns: str, checkpoint: "Checkpoint", recipe: Recipe, request: Requ
         recipe: Recipe of the checkpoint.
         request: Request of the user.
     """
-    found = task.TASK.problems(checkpoint, recipe, request)
+    reasons = task.TASK.problems(checkpoint, recipe, request)
     media = recipe.images if nouns == "images" else recipe.audio
     assert media is not None
-    found += [*_of_config(checkpoint, media), *_of_processor(checkpoint)]
+    reasons += [*_of_config(checkpoint, media), *_of_processor(checkpoint)]
     if nouns == "images":
-        found += _of_image_processor(checkpoint, recipe)
-    if not (place := adapter_beside(checkpoint, media)):
-        return found
-    own = str(PurePosixPath(checkpoint.model_id or str(checkpoint.folder), place))
-    folder = (checkpoint.folder / place).resolve()
+        reasons += _of_image_processor(checkpoint, recipe)
+    if not (adapter_folder := adapter_beside(checkpoint, media)):
+        return reasons
+    own = str(PurePosixPath(checkpoint.model_id or str(checkpoint.folder), adapter_folder))
+    folder = (checkpoint.folder / adapter_folder).resolve()
     every = [one.adapter for one in checkpoint.merged]
     if not any(one.repository == own or one.folder.resolve() == folder for one in every):
-        found.append(
-            f"An adapter lies beside {checkpoint.name!r} ({_config_of(place)}), which is on where a prompt has {nouns}"
-            f"; expected it to be merged. Give --adapter {own}: the package then answers prompts with {nouns} alone."
+        reasons.append(
+            f"An adapter lies beside {checkpoint.name!r} ({_config_of(adapter_folder)}), which is on if a prompt has "
+            f"{nouns}; expected it to be merged. Give --adapter {own}: the package then answers prompts with {nouns} "
+            "alone."
         )
-    return found
+    return reasons
 
 
 def _variant(
@@ -283,21 +284,21 @@ def _of_patches(count: int, shape: PatchShape) -> dict[str, int]:
 def specializations(rows: str, shape: Shape) -> list[dict[str, Any]]:
     """Return the specializations of text generation, with as many feature rows per call as the widest call has tokens.
 
-    A device keeps the rows in one buffer. Images for cross-attention are a state, with places for a number of images.
+    A device keeps the rows in one buffer. Images for cross-attention are a state, with rows for a number of images.
 
     Args:
         rows: Symbol of the number of rows.
         shape: Shape of the package.
     """
-    found = task.TASK.specializations(shape)
-    every = [one["symbols"] for one in found]
+    calls = task.TASK.specializations(shape)
+    every = [call["symbols"] for call in calls]
     widest = max(int(one["batch_size"]) * int(one["seq_len"]) for one in every)
     for one in every:
         if shape.max_num_images:
             one["max_num_images"] = str(shape.max_num_images)
         else:
             one[rows] = str(widest)
-    return found
+    return calls
 
 
 TASK = Task(

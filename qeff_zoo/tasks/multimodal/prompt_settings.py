@@ -137,13 +137,13 @@ class TokenNames:
     def _token_in_list(self, field: str, index: str) -> int:
         """Return the id of a token in a list of the config."""
         ids = self._config.get(field)
-        place = int(index) if index.isdecimal() else -1
-        if not isinstance(ids, Sequence) or not 0 <= place < len(ids):
+        number = int(index) if index.isdecimal() else -1
+        if not isinstance(ids, Sequence) or not 0 <= number < len(ids):
             raise GenerationError(
                 f"config.json of the package has {field!r} {ids!r}; expected a list with an id at place {index}, by "
                 f"which {self.nouns} are written. Add it to the checkpoint's config.json, and build again."
             )
-        return int(ids[place])
+        return int(ids[number])
 
     def _renamed(self, text: str) -> str:
         """Return the text that replaces a token of the processor's class, or one of its numbered tokens: "TILE_2"."""

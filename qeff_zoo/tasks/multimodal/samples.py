@@ -35,7 +35,7 @@ def insert(
     Returns:
         The sequences, and the inputs in each: none if the package has no program that encodes them.
     """
-    places = () if isinstance(session.reader, RemoteEncoder) else _PLACES
+    positions = () if isinstance(session.reader, RemoteEncoder) else _PLACES
     reserved = {*_tokens(session.config), *session.media_tokens.placeholders}
     plain = next(token for token in range(1, session.decoder.vocab_size) if token not in reserved)
     filled: list[list[int]] = []
@@ -45,16 +45,16 @@ def insert(
         whole: list[int] = []
         inputs: list[Prepared] = []
         done = 0
-        for place in places[number % len(_PLACES)] if places else ():
+        for position in positions[number % len(_PLACES)] if positions else ():
             prepared = next(media)
             run = session.run_begun(*session.look([prepared]))
-            between = (text + [plain] * place)[done:place]
+            between = (text + [plain] * position)[done:position]
             full = len(inputs) == session.most_parts > 0
             if full or len(whole) + len(between) + len(run) >= session.decoder.sizes.ctx_len:
                 break
             whole += [*between, *run]
             inputs.append(prepared)
-            done = place
+            done = position
         least = len(whole) + 1
         filled.append([*whole, *(text[done:] or [plain])][: max(len(text), least)])
         inserted.append(inputs)

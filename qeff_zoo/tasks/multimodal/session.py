@@ -108,7 +108,7 @@ class MediaTextSession(TextGenerationSession):
         """Return a checked request. Thread-safe.
 
         Args:
-            prompt: A prompt as for `generate`, with a marker token at the place of each image or audio input.
+            prompt: A prompt as for `generate`, with a marker token for each image or audio input.
             chat: Whether the prompt is a user message: images or audio come before its text, by the chat template; or
                 options of the template.
             **choices: Options of `TextGenerationSession.request`, and `argument`: images or audio in the prompt's
@@ -121,10 +121,10 @@ class MediaTextSession(TextGenerationSession):
         given = listed(choices.pop(self.argument, ()))
         if chat and isinstance(prompt, str):
             tokens = self._message([self.part] * len(given), prompt, options_of(chat))
-            made = self.request(tokens, **{**choices, self.argument: given})
-            return replace(made, text=prompt)
-        made = self.request_of(self._read(prompt), self.prepare_all(given), **choices)
-        return replace(made, text=prompt) if isinstance(prompt, str) else made
+            created = self.request(tokens, **{**choices, self.argument: given})
+            return replace(created, text=prompt)
+        created = self.request_of(self._read(prompt), self.prepare_all(given), **choices)
+        return replace(created, text=prompt) if isinstance(prompt, str) else created
 
     def _message(self, kinds: Sequence[str], text: str, options: ChatOptions) -> list[int]:
         """Return the tokens of a user message: an image, video or audio input for each of the kinds, then a text."""
@@ -219,15 +219,19 @@ class MediaTextSession(TextGenerationSession):
     ) -> Request:
         """As `request_written_out`, for encoded images or audio."""
         rows = sum(part.rows for part in parts)
-        found = sum(token in self.media_tokens.placeholders for token in tokens)
-        if found != rows:
+        count = sum(token in self.media_tokens.placeholders for token in tokens)
+        if count != rows:
             raise GenerationError(
-                f"The prompt has {found} tokens for {self._nouns}, and its {len(parts)} {self._nouns} have {rows} "
+                f"The prompt has {count} tokens for {self._nouns}, and its {len(parts)} {self._nouns} have {rows} "
                 "rows; expected as many of both. Call the checkpoint's own processor with all of the prompt's."
             )
-        made = super().request(tokens, **choices)
-        made = replace(made, text=self.tokenizer.decode(tokens)) if self.tokenizer else made
-        return replace(made, spans=self._arranged(tokens, parts, len(tokens))) if parts else made
+        created = super().request(tokens, **choices)
+        created = (
+            replace(created, text=self.tokenizer.decode(tokens)) if self.tokenizer else created
+        )
+        return (
+            replace(created, spans=self._arranged(tokens, parts, len(tokens))) if parts else created
+        )
 
     def generate(
         self,

@@ -42,7 +42,7 @@ class MediaTrial(DecoderTrial):
         pairs = zip(self.sequences, self._media, strict=True)
         self._spans = [session.spans(*pair) for pair in pairs]
         if session.media.whole:
-            stretches = [one.stretches if one else () for one in self._spans]
+            stretches = [span.stretches if span else () for span in self._spans]
             self.stages = cases.uncut(self.stages, stretches)
 
     def spans(self, number: int) -> MultimodalSpans | None:

@@ -17,10 +17,10 @@ class EmbedWithMedia(EmbedTexts):
         images = fetch_each(given.image) if given.image else []
         if images:
             require_one_prompt(self.prompts, "--image belongs")
-        found = session.embed(
+        embeddings = session.embed(
             self.prompts, images=[images] * bool(images), chat=given.chat, adapter=given.adapter
         )
-        print_embeddings(session, "text", self.prompts, found, as_json=given.json)
+        print_embeddings(session, "text", self.prompts, embeddings, as_json=given.json)
 
 
 class GenerateWithMedia(Generate):

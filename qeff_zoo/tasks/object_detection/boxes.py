@@ -64,8 +64,8 @@ def _likeliest(logits: Array) -> Candidates:
 def _best(logits: Array, *, most: int | None = None) -> Candidates:
     """Return the best pairs of a query and a label, in descending order: as many as queries, or the given number."""
     shares = sigmoid(logits).ravel()
-    places = np.argsort(-shares, kind="stable")[: most or len(logits)]
-    return shares[places], places % logits.shape[1], places // logits.shape[1]
+    pairs = np.argsort(-shares, kind="stable")[: most or len(logits)]
+    return shares[pairs], pairs % logits.shape[1], pairs // logits.shape[1]
 
 
 #: Function that returns candidates, by transformers' class of the processor, whose method it equals.

@@ -46,7 +46,7 @@ class DetectionQueue(ImageFileQueue[ObjectDetectionSession]):
         with self._requests.one():
             output, size = await self.run(image)
             objects = self.session.detections_of(output, size, parameters.threshold)
-            return [asdict(one) for one in objects]
+            return [asdict(detection) for detection in objects]
 
 
 def routes(queue: DetectionQueue, check: Callable[[str], object]) -> APIRouter:

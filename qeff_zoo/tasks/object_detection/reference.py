@@ -23,10 +23,10 @@ class DetectionReference(ImageReference):
     """
 
     def _look(self, numbers: list[int]) -> list[Array]:
-        found = []
+        rows = []
         for inputs in self._each(numbers):
             outputs = self._model(**inputs)
             both = [one.float().numpy().ravel() for one in (outputs.logits, outputs.pred_boxes)]
             width = max(map(len, both))
-            found.append(np.stack([np.resize(one, width) for one in both]))
-        return found
+            rows.append(np.stack([np.resize(one, width) for one in both]))
+        return rows

@@ -56,8 +56,8 @@ def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> lis
             "torchvision; install the extra `timm`, or build a revision without it, such as --revision no_timm of "
             "facebook/detr-resnet-50."
         ]
-    if found := _size_problems(checkpoint, recipe, request):
-        return found
+    if problems := _size_problems(checkpoint, recipe, request):
+        return problems
     try:
         processor = read_image_processor(checkpoint.companions, recipe.image_processor)
     except ZooError as error:

@@ -58,8 +58,8 @@ def write_and_print(
         labels: Labels of the model or the command.
     """
     names = list(arguments.image)
-    for path, file, found in zip(arguments.output, files, detected, strict=False):
-        write_durably(Path(path), drawn(file, found, labels))
+    for path, file, objects in zip(arguments.output, files, detected, strict=False):
+        write_durably(Path(path), drawn(file, objects, labels))
     if arguments.json:
         outputs = [
             {"image": name, "objects": [asdict(one) for one in found]}
@@ -75,11 +75,15 @@ def write_and_print(
     print(table(rows, ["image", "label", "score", "xmin", "ymin", "xmax", "ymax"]))
 
 
-def _rows(found: Sequence[Detection]) -> list[list[str]]:
+def _rows(objects: Sequence[Detection]) -> list[list[str]]:
     """Return the cells of the objects of an image; a row that names none if there are none."""
     rows = [
-        [one.label, f"{one.score:.4f}", *(str(edge) for edge in asdict(one.box).values())]
-        for one in found
+        [
+            detection.label,
+            f"{detection.score:.4f}",
+            *(str(edge) for edge in asdict(detection.box).values()),
+        ]
+        for detection in objects
     ]
     return rows or [["(no objects)", *[""] * 5]]
 

@@ -50,8 +50,8 @@ class Align(encoder_decoder_tracing.Step):
         state.past = {one.name: value for one, value in zip(self.states, cross, strict=True)}
         noted: dict[int, Tensor] = {}
 
-        def note(layer: int, _: Any, __: Any, found: tuple[Tensor, Tensor]) -> None:
-            noted[layer] = found[1]
+        def note(layer: int, _: Any, __: Any, output: tuple[Tensor, Tensor]) -> None:
+            noted[layer] = output[1]
 
         hooks = [
             module.register_forward_hook(partial(note, layer))
@@ -104,14 +104,15 @@ def tracing(model: Any, *, alignment_heads: Sequence[tuple[int, int]]) -> Tracin
         inputs={
             "input_ids": torch.zeros(_BATCH, _SEQ, dtype=torch.long),
             "cross": [
-                torch.zeros(_BATCH, *(int(size) for size in one.axes[1:])) for one in module.states
+                torch.zeros(_BATCH, *(int(size) for size in state.axes[1:]))
+                for state in module.states
             ],
         },
         dynamic_shapes={
             "input_ids": {0: batch, 1: Dim("seq_len", min=2, max=longest - 1)},
             "cross": [{0: batch} for _ in module.states],
         },
-        input_names=["input_ids", *(one.name for one in module.states)],
+        input_names=["input_ids", *(state.name for state in module.states)],
         output_names=["weights"],
     )
 

@@ -34,18 +34,18 @@ def _tracing(model: Any) -> Tracing:
 
 
 def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> list[str]:
-    found, shortest = list[str](), min(request.seq_lens or [LEAST_SAMPLES])
+    problems, shortest = list[str](), min(request.seq_lens or [LEAST_SAMPLES])
     if checkpoint.config.get("add_adapter"):
-        found.append(
+        problems.append(
             f"{checkpoint.name!r} has an adapter behind its encoder (`add_adapter` in config.json), which mixes the "
             "end of a recording with what lies behind it. Expected a model without; use another checkpoint."
         )
     if _CONVOLUTIONS in checkpoint.config and shortest < LEAST_SAMPLES:
-        found.append(
+        problems.append(
             f"--seq-lens has {shortest}, but {checkpoint.name!r} reads samples, and takes at least "
             f"{LEAST_SAMPLES:,}. Choose more."
         )
-    return found
+    return problems
 
 
 TASK = Task(

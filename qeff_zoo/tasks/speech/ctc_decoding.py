@@ -64,22 +64,24 @@ class CharacterLabels:
         self._space = str(settings.get("replace_word_delimiter_char", " "))
         self._lower = bool(settings.get("do_lower_case"))
         self._characters = {label: character for character, label in vocab.items()}
-        self._characters |= {label: self._space for one, label in vocab.items() if one == delimiter}
+        self._characters |= {
+            label: self._space for name, label in vocab.items() if name == delimiter
+        }
         self._unknown = _content(settings.get("unk_token"), "<unk>")
 
     def read(self, labels: Sequence[int]) -> tuple[str, list[Place]]:
         """Return the text and its words."""
-        found = [
+        characters = [
             Place(self._character(run.label), run.start, run.end)
             for run in _runs(labels, self.blank)
         ]
         words = []
-        for is_space, group in groupby(found, lambda one: one.text == self._space):
+        for is_space, group in groupby(characters, lambda one: one.text == self._space):
             members = list(group)
             if not is_space:
-                text = "".join(one.text for one in members)
+                text = "".join(member.text for member in members)
                 words.append(Place(text, members[0].start, members[-1].end))
-        return "".join(one.text for one in found).strip(), words
+        return "".join(one.text for one in characters).strip(), words
 
     def _character(self, label: int) -> str:
         character = self._characters.get(label, self._unknown)
@@ -105,7 +107,7 @@ class PieceLabels:
             if not words or self._tokenizer.name(run.label).startswith(_BEGINS_WORD):
                 words.append([])
             words[-1].append(run)
-        places = [
+        characters = [
             Place(
                 self._tokenizer.decode([run.label for run in word]).strip(),
                 word[0].start,
@@ -114,7 +116,7 @@ class PieceLabels:
             for word in words
         ]
         text = self._tokenizer.decode([run.label for run in runs]).strip()
-        return text, [place for place in places if place.text]
+        return text, [place for place in characters if place.text]
 
 
 def find(folder: Path) -> CharacterLabels | PieceLabels | None:

@@ -129,9 +129,9 @@ class CtcSession:
         """
         seq_len = seq_len or self.sizes.covering(max(map(len, rows)))
         audio, mask = filled(rows, self.sizes.batch_size, seq_len)
-        found = self._program.run({self.input_name: audio, "attention_mask": mask})
+        outputs = self._program.run({self.input_name: audio, "attention_mask": mask})
         return [
-            found["logits"][row, : max(0, int(found["lengths"][row]))].astype(
+            outputs["logits"][row, : max(0, int(outputs["lengths"][row]))].astype(
                 np.float32, copy=False
             )
             for row in range(len(rows))
@@ -162,7 +162,7 @@ class CtcSession:
         recordings = [finished(self.begin(one)) for one in opened]
         for _ in self.windows(InOrder(recordings)):
             pass
-        return [self.transcription(one) for one in recordings]
+        return [self.transcription(recording) for recording in recordings]
 
     def _check_labels(self) -> None:
         if self.labels is None:
@@ -235,10 +235,10 @@ class CtcSession:
     def transcription(self, recording: LabelledRecording) -> Transcription:
         """Return the transcription of a recording whose windows all have labels."""
         assert self.labels is not None
-        text, places = self.labels.read(recording.labels)
+        text, spans = self.labels.read(recording.labels)
         frame = self.step / self.rate
         words = [
-            TimedText(text=one.text, start=one.start * frame, end=one.end * frame) for one in places
+            TimedText(text=one.text, start=one.start * frame, end=one.end * frame) for one in spans
         ]
         return Transcription(
             text=text,

@@ -137,9 +137,9 @@ class SpeechQueue:
             MediaError: The recording cannot be read, or exceeds a limit.
             GenerationError: The model does not support an option.
         """
-        found = [item async for item in self._work(audio, choices, lambda _: False)]
-        assert isinstance(found[-1], Transcription)
-        return found[-1]
+        transcriptions = [item async for item in self._work(audio, choices, lambda _: False)]
+        assert isinstance(transcriptions[-1], Transcription)
+        return transcriptions[-1]
 
     async def stream(
         self, audio: bytes, choices: Mapping[str, Any]
@@ -231,15 +231,15 @@ class SpeechQueue:
                     job.emit(segment)
                 if recording.ended:
                     del self._jobs[recording]
-                    found = session.transcription(recording)
+                    transcription = session.transcription(recording)
                     if not self._jobs:
                         break  # the session is free when the last client has its result
-                    job.emit(found)
+                    job.emit(transcription)
                 if self._closing:
                     raise shutting_down()
             else:
                 return
-        job.emit(found)
+        job.emit(transcription)
 
     def _begin(self) -> None:
         """Start the worker on the waiting recordings, and pass its errors to their requests."""
@@ -253,9 +253,9 @@ class SpeechQueue:
     def _fail(self, error: BaseException) -> None:
         """End the recordings whose windows are being transcribed; at the end of the server, all recordings."""
         with self._lock:
-            failed = [one for one, job in self._jobs.items() if job.runs or self._closing]
+            failed = [name for name, job in self._jobs.items() if job.runs or self._closing]
             failed = failed or [*self._waiting][:1]
-            jobs = [self._jobs.pop(one) for one in failed]
+            jobs = [self._jobs.pop(failure) for failure in failed]
             self._waiting = deque(one for one in self._waiting if one in self._jobs)
             if self._waiting:
                 self._begin()
@@ -314,10 +314,12 @@ def routes(prefix: str, queue: SpeechQueue, check: Callable[[str], object]) -> A
         if parsed.stream:
             return await _streamed(request, queue, parsed)
         try:
-            found = await unless_gone(request, queue.transcribe(parsed.audio, parsed.choices))
+            transcription = await unless_gone(
+                request, queue.transcribe(parsed.audio, parsed.choices)
+            )
         except (BusyError, GenerationError, MediaError) as error:
             raise _refusal(error) from error
-        return _written(found, parsed, task)
+        return _written(transcription, parsed, task)
 
     @router.post(f"{prefix}audio/transcriptions", openapi_extra=_DOCUMENTED)
     async def transcriptions(request: Request) -> Response:
@@ -459,12 +461,12 @@ def _whole_number(name: str, text: str) -> int:
 
 def _temperature(text: str) -> float:
     try:
-        found = float(text)
+        temperature = float(text)
     except ValueError:
-        found = math.nan
-    if not 0 <= found <= 1:
+        temperature = math.nan
+    if not 0 <= temperature <= 1:
         raise _invalid("temperature", f"is {brief(text)}; expected a number from 0 to 1")
-    return found
+    return temperature
 
 
 def _invalid(name: str, problem: str, then: str = "Change it") -> ApiError:
@@ -478,51 +480,53 @@ def _refusal(error: Exception) -> ApiError:
     return ApiError(400, str(error), param=param, code="invalid_value")
 
 
-def _written(found: Transcription, parsed: _TranscriptionRequest, task: str) -> Response:
+def _written(transcription: Transcription, parsed: _TranscriptionRequest, task: str) -> Response:
     """Return a response in the requested format."""
     if parsed.form == "text":
-        return PlainTextResponse(f"{found.text}\n")
+        return PlainTextResponse(f"{transcription.text}\n")
     if parsed.form == "srt":
-        return PlainTextResponse(subtitles.srt(found.segments))
+        return PlainTextResponse(subtitles.srt(transcription.segments))
     if parsed.form == "vtt":
-        return PlainTextResponse(subtitles.vtt(found.segments), media_type="text/vtt")
-    usage = {"usage": {"type": "duration", "seconds": round(found.seconds, 3)}}
+        return PlainTextResponse(subtitles.vtt(transcription.segments), media_type="text/vtt")
+    usage = {"usage": {"type": "duration", "seconds": round(transcription.seconds, 3)}}
     if parsed.form == "json":
-        return JSONResponse({"text": found.text, **usage})
-    language = found.language
+        return JSONResponse({"text": transcription.text, **usage})
+    language = transcription.language
     if task == "translate":
         language = code_of(parsed.choices.get("target_language", "en"))
     return JSONResponse(
         {
             "task": task,
             "language": name_of(language) if language else None,
-            "duration": found.seconds,
-            "text": found.text,
-            **({"segments": [*_segments(found)]} if parsed.times != {"word"} else {}),
-            **({"words": [*_words(found)]} if "word" in parsed.times else {}),
+            "duration": transcription.seconds,
+            "text": transcription.text,
+            **({"segments": [*_segments(transcription)]} if parsed.times != {"word"} else {}),
+            **({"words": [*_words(transcription)]} if "word" in parsed.times else {}),
             **usage,
         }
     )
 
 
-def _segments(found: Transcription) -> Iterator[dict[str, Any]]:
-    for number, one in enumerate(found.segments):
+def _segments(transcription: Transcription) -> Iterator[dict[str, Any]]:
+    for number, segment in enumerate(transcription.segments):
         known = {
             "id": number,
-            "start": one.start,
-            "end": one.end,
-            "text": one.text,
-            "tokens": [*one.tokens],
-            "temperature": one.temperature,
-            "avg_logprob": one.avg_logprob,
-            "compression_ratio": one.compression_ratio,
-            "no_speech_prob": one.no_speech_prob,
+            "start": segment.start,
+            "end": segment.end,
+            "text": segment.text,
+            "tokens": [*segment.tokens],
+            "temperature": segment.temperature,
+            "avg_logprob": segment.avg_logprob,
+            "compression_ratio": segment.compression_ratio,
+            "no_speech_prob": segment.no_speech_prob,
         }
         yield {name: value for name, value in known.items() if value is not None}
 
 
-def _words(found: Transcription) -> Iterator[dict[str, Any]]:
-    return ({"word": one.text, "start": one.start, "end": one.end} for one in found.words)
+def _words(transcription: Transcription) -> Iterator[dict[str, Any]]:
+    return (
+        {"word": word.text, "start": word.start, "end": word.end} for word in transcription.words
+    )
 
 
 async def _streamed(

@@ -38,8 +38,8 @@ class CtcReference(Answers):
         given = torch.from_numpy(audio)[None].to(self._model.dtype)
         logits = self._model(**{self._model.main_input_name: given}).logits[0]
         tick()
-        found: Array = logits.float().numpy()
-        return found
+        array: Array = logits.float().numpy()
+        return array
 
 
 class SpeechReference(Text2TextReference):
@@ -57,7 +57,7 @@ class SpeechReference(Text2TextReference):
 
     def _run(self, numbers: list[int], length: int | None) -> list[Array]:
         # One call each for audio of different lengths: in a batch, the end of one is mixed with its padding.
-        alike = len({len(one) for one in self._recordings}) == 1
+        alike = len({len(recording) for recording in self._recordings}) == 1
         groups = [numbers] if alike else [[number] for number in numbers]
         return [one for group in groups for one in super(SpeechReference, self)._run(group, length)]
 

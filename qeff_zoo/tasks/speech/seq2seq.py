@@ -80,26 +80,26 @@ def _whole(shape: Shape) -> list[dict[str, Any]]:
 def sources(shape: Shape) -> list[dict[str, Any]]:
     """Return the encoder's specializations: one row with several batch slots, since recordings join one by one."""
     rows = {"batch_size": 1 if shape.full_batch_size else shape.batch_size}
-    lengths = [{"seq_len": one} for one in shape.seq_lens]
-    return named("Encoder", [{**rows, **one} for one in lengths or [{}]])
+    lengths = [{"seq_len": length} for length in shape.seq_lens]
+    return named("Encoder", [{**rows, **length} for length in lengths or [{}]])
 
 
 def specializations(shape: Shape) -> list[dict[str, Any]]:
     """Return the specializations of text generation; for audio of any length, with states of the longest."""
-    found = task.TASK.specializations(shape)
+    calls = task.TASK.specializations(shape)
     inputs = shape.inputs_per_row if isinstance(shape, AudioShape) else 1
-    for one in found if shape.seq_lens else ():
+    for one in calls if shape.seq_lens else ():
         one["symbols"]["encoder_ctx_len"] = str(-(-max(shape.seq_lens) // inputs))
-    return found
+    return calls
 
 
 def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> list[str]:
-    found = task.not_alone("a transcript is short")(checkpoint, recipe, request)
+    problems = task.not_alone("a transcript is short")(checkpoint, recipe, request)
     windows = _has_windows(recipe)
-    found += speech_problems(checkpoint.config, checkpoint.generation, windows)
+    problems += speech_problems(checkpoint.config, checkpoint.generation, windows)
     if not windows:
-        return found
-    return [*found, *task.of_one_length(checkpoint, request, "recordings in windows")]
+        return problems
+    return [*problems, *task.of_one_length(checkpoint, request, "recordings in windows")]
 
 
 def _has_windows(recipe: Recipe) -> bool:

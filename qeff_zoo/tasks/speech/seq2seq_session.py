@@ -139,7 +139,7 @@ class SpeechSeq2SeqSession:
         Args:
             recordings: Arrays by slot, (samples,) or (frames, bins); a whole window for models of windows.
         """
-        inputs = {row: self.as_given(one) for row, one in recordings.items()}
+        inputs = {row: self.as_given(recording) for row, recording in recordings.items()}
         self.sources.read(inputs)
 
     def as_given(self, audio: Array) -> Array:
@@ -233,18 +233,20 @@ class SpeechSeq2SeqSession:
         """
         chosen = self._completed(replace(choices, **more))
         prompt = self._prepared(chosen)
-        if wrong := [one.shape for one in features if one.shape[1:] != self.input_shape]:
+        if wrong := [
+            feature.shape for feature in features if feature.shape[1:] != self.input_shape
+        ]:
             expected = f"(frames, {', '.join(map(str, self.input_shape))})"
             raise GenerationError(
                 f"Features have shape {wrong[0]}; expected {expected if self.input_shape else '(samples,)'}. Compute "
                 "them with the checkpoint's own feature extractor."
             )
-        return self._all((begun(self, [one], chosen, prompt) for one in features), listen)
+        return self._all((begun(self, [feature], chosen, prompt) for feature in features), listen)
 
     def _all(
         self, recordings: Iterable[Recording], listen: Callable[[int, Segment], None] | None
     ) -> list[Transcription]:
-        found: dict[int, Transcription] = {}
+        transcriptions: dict[int, Transcription] = {}
         turns = InOrder(recordings)
         with closing(self.windows(turns)) as windows:
             for recording, segments in windows:
@@ -253,8 +255,8 @@ class SpeechSeq2SeqSession:
                     for segment in segments:
                         listen(number, segment)
                 if recording.ended:
-                    found[number] = self.transcription(recording)
-        return [found[number] for number in sorted(found)]
+                    transcriptions[number] = self.transcription(recording)
+        return [transcriptions[number] for number in sorted(transcriptions)]
 
     def stream(
         self, audio: AudioSource, *, choices: TranscriptionOptions = _USUAL, **more: Any
@@ -293,7 +295,7 @@ class SpeechSeq2SeqSession:
         usual = dict(self.tokens.usual)
         if choices.translates:
             usual.pop("task", None)
-        left = {name: one for name, one in usual.items() if getattr(choices, name) is None}
+        left = {name: value for name, value in usual.items() if getattr(choices, name) is None}
         return replace(choices, **left)
 
     def _prepared(self, choices: TranscriptionOptions) -> list[int]:
@@ -379,7 +381,7 @@ class SpeechSeq2SeqSession:
     def _begin(self, fresh: Mapping[int, Recording]) -> dict[int, _Row]:
         """Encode the next windows of recordings, and run their prompts."""
         self.listen({row: recording.input() for row, recording in fresh.items()})
-        unknown = {row: one for row, one in fresh.items() if one.needs_language}
+        unknown = {row: value for row, value in fresh.items() if value.needs_language}
         if unknown:
             logits = self._prefill(dict.fromkeys(unknown, (self.tokens.start,)))
             for row, recording in unknown.items():
@@ -388,13 +390,13 @@ class SpeechSeq2SeqSession:
             row: _Row(recording=recording, window=recording.begin(self.decoder.sizes.ctx_len))
             for row, recording in fresh.items()
         }
-        self._prefill_windows({row: one.window for row, one in rows.items()})
+        self._prefill_windows({row: value.window for row, value in rows.items()})
         return rows
 
     def _prefill_windows(self, windows: Mapping[int, Window]) -> None:
         """Run all tokens but the newest, which the next step decodes together with those of other slots."""
         start = self.tokens.start
-        earlier = {row: one.begun[:-1] for row, one in windows.items()}
+        earlier = {row: window.begun[:-1] for row, window in windows.items()}
         # First up to the token after which the model predicts the probability of speech.
         first = {
             row: tokens[: tokens.index(start) + 1]
@@ -404,7 +406,7 @@ class SpeechSeq2SeqSession:
         for row, logits in self._prefill(first).items():
             windows[row].no_speech_prob = self.tokens.silence(logits)
         past = {row: len(tokens) for row, tokens in first.items()}
-        self._prefill({row: one[past.get(row, 0) :] for row, one in earlier.items()}, past)
+        self._prefill({row: value[past.get(row, 0) :] for row, value in earlier.items()}, past)
 
     def _decode(self, rows: Mapping[int, _Row]) -> list[int]:
         """Decode one token in every slot; return the slots whose windows have ended."""
@@ -415,7 +417,9 @@ class SpeechSeq2SeqSession:
             pieces[row] = self._piece(row, [newest], window.length - 1)
         logits = self.decoder.decode(pieces)
         return [
-            row for row, one in rows.items() if not one.recording.extend(one.window, logits[row])
+            row
+            for row, value in rows.items()
+            if not value.recording.extend(value.window, logits[row])
         ]
 
     def _times(self, row: int, one: _Row) -> list[float]:
@@ -434,8 +438,10 @@ class SpeechSeq2SeqSession:
             for name in self._alignment.inputs
             if name != _TOKENS
         }
-        found = self._alignment.run({_TOKENS: np.array([tokens], np.int64), **given})["weights"][0]
-        return times_of(found[:, len(window.begun) :, : max(1, frames)], self._smoothing)
+        weights = self._alignment.run({_TOKENS: np.array([tokens], np.int64), **given})["weights"][
+            0
+        ]
+        return times_of(weights[:, len(window.begun) :, : max(1, frames)], self._smoothing)
 
     def _prefill(
         self, prompts: Mapping[int, Sequence[int]], past: Mapping[int, int] = _NOTHING
@@ -464,7 +470,7 @@ class SpeechSeq2SeqSession:
         """Return the transcription of a finished recording."""
         language, text = self.tokens.code_of(recording.language), recording.text
         if recording.in_pieces:
-            spoken = [one.text for one in recording.segments if one.text]
+            spoken = [segment.text for segment in recording.segments if segment.text]
             text = ("" if language in UNSPACED else " ").join(spoken)
         return Transcription(
             text=text,

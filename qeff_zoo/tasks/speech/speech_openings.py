@@ -74,7 +74,7 @@ def begun(
 ) -> Recording:
     """Return a recording of given features, one array per piece; its duration defaults to that of the features."""
     assert session.tokenizer is not None
-    found = parts[0] if len(parts) == 1 else np.concatenate(parts)
+    samples = parts[0] if len(parts) == 1 else np.concatenate(parts)
     longest = max(map(len, parts))
     if session.sources.any_length and longest > session.frames:
         raise GenerationError(
@@ -83,9 +83,9 @@ def begun(
             "larger --seq-lens."
         )
     recording = Recording(
-        found,
-        seconds=len(found) * session.features.step / session.rate if seconds is None else seconds,
-        frames=len(found) if session.sources.any_length else session.frames,
+        samples,
+        seconds=len(samples) * session.features.step / session.rate if seconds is None else seconds,
+        frames=len(samples) if session.sources.any_length else session.frames,
         choices=choices,
         tokens=session.tokens,
         prompt=prompt,

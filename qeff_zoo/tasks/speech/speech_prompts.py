@@ -48,12 +48,12 @@ def _by_template(folder: Path, tokenizer: Tokenizer) -> Begins:
 def _by_tokens(given: Sequence[str], tokenizer: Tokenizer) -> Begins:
     def begins(source: str, target: str) -> Sequence[int]:
         texts = [text.format(source=source, target=target) for text in given]
-        found = {text: tokenizer.token_id(text) for text in texts}
-        if missing := [text for text, token in found.items() if token is None]:
+        ids = {text: tokenizer.token_id(text) for text in texts}
+        if missing := [text for text, token in ids.items() if token is None]:
             raise PackageError(
                 f"tokenizer.json has no tokens {', '.join(missing)}; expected them, as answers of this model begin "
                 "with them. Build the package from a checkpoint with its own tokenizer."
             )
-        return [token for text in texts if (token := found[text]) is not None]
+        return [token for text in texts if (token := ids[text]) is not None]
 
     return begins

@@ -26,9 +26,9 @@ _THRESHOLDS = ("logprob_threshold", "compression_ratio_threshold", "no_speech_th
 
 def usual_options(generation: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a transcription that a checkpoint sets, by field of `TranscriptionOptions`."""
-    found = {field: generation.get(name) for name, field in _USUAL.items()}
+    options = {field: generation.get(name) for name, field in _USUAL.items()}
     # Long recordings always have timestamps.
-    return {field: value for field, value in found.items() if value not in (None, False)}
+    return {field: value for field, value in options.items() if value not in (None, False)}
 
 
 def forced_tokens(config: Mapping[str, Any], generation: Mapping[str, Any]) -> list[int | None]:
@@ -43,10 +43,10 @@ def forced_tokens(config: Mapping[str, Any], generation: Mapping[str, Any]) -> l
 
 
 def _forced_ids(config: Mapping[str, Any], generation: Mapping[str, Any]) -> list[Any]:
-    found = generation.get("forced_decoder_ids")
-    found = config.get("forced_decoder_ids") if found is None else found
-    pairs = found if isinstance(found, list) else []
-    return [one for one in pairs if isinstance(one, list) and len(one) == 2]
+    ids = generation.get("forced_decoder_ids")
+    ids = config.get("forced_decoder_ids") if ids is None else ids
+    pairs = ids if isinstance(ids, list) else []
+    return [pair for pair in pairs if isinstance(pair, list) and len(pair) == 2]
 
 
 def speech_problems(
@@ -101,10 +101,10 @@ def speech_warnings(generation: Mapping[str, Any], windows: bool) -> Iterator[st
         windows: Whether the model takes windows, as Whisper does.
     """
     names = (*_UNCOMPUTED, *(_THRESHOLDS if windows else ()))
-    if found := [name for name in names if generation.get(name)]:
+    if present := [name for name in names if generation.get(name)]:
         yield (
-            f"The checkpoint sets {', '.join(found)}, which packages of speech do not apply by themselves: options of "
-            "a transcription replace them."
+            f"The checkpoint sets {', '.join(present)}, which packages of speech do not apply by themselves: options "
+            "of a transcription replace them."
         )
     if windows and generation.get("max_length") is generation.get("max_new_tokens") is None:
         yield (

@@ -104,11 +104,13 @@ class SpeechTokens:
                 output.
         """
         config, generation = read_json(folder / "config.json"), effective_of(folder)
-        if found := [
+        if reasons := [
             *problems(generation, vocab_size),
             *speech_problems(config, generation, windows),
         ]:
-            raise GenerationError("\n".join(f"Package {str(folder)!r}: {one}" for one in found))
+            raise GenerationError(
+                "\n".join(f"Package {str(folder)!r}: {reason}" for reason in reasons)
+            )
         values = GenerationSettings.of(generation)
         start = values.decoder_start_token_id
         start = values.bos_token_id if start is None else start
@@ -172,7 +174,9 @@ class SpeechTokens:
 
     def code_of(self, token: int | None) -> str | None:
         """Return the code of a language token, or of the only language of a model."""
-        return next((code for code, one in self.languages.items() if one == token), self.only)
+        return next(
+            (code for code, language in self.languages.items() if language == token), self.only
+        )
 
     def needs_language(self, language: str | None, task: SpeechTask | None) -> bool:
         """Return whether the language must be detected before the prompt."""
@@ -365,8 +369,8 @@ def _without_times(settings: GenerationSettings, windows: bool) -> GenerationSet
 def _only_language(settings: Mapping[str, Any]) -> str | None:
     """Return the language of a model whose settings have a flag of several languages, which is false: English.
 
-    None where any file names languages all the same: `generate` of a file without them takes none, and which one the
-    model knows is not said.
+    None if any file names languages all the same: `generate` of a file without them takes none, and the language of the
+    model is unknown.
     """
     if settings.get("lang_to_id"):
         return None

@@ -111,7 +111,7 @@ class Recording:
         self._conditions = bool(choices.condition_on_previous)
         self._begun = list[int]()  # tokens of the prompt of each window
         self._is_detected = False
-        self._samplers = [Sampler(one, ()) for one in choices.samplings]
+        self._samplers = [Sampler(sampling, ()) for sampling in choices.samplings]
 
     def __len__(self) -> int:
         return len(self._features)
@@ -266,11 +266,11 @@ class Recording:
             pieces = [(0, (self.seconds if is_last else frames * self._step) / TICK, answer)]
         offset = self._at * self._step
         ratio = compression(self._decode(self._texts(answer)).encode())
-        found, place = [], 0
+        segments, index = [], 0
         for start, end, tokens in pieces:
             if times:
-                self.words += self._words(tokens, place, times, offset)
-            place += len(tokens)
+                self.words += self._words(tokens, index, times, offset)
+            index += len(tokens)
             self.transcript += self._texts(tokens)
             self._earlier += _unpaired(tokens, self._tokens.first_time)
             segment = Segment(
@@ -283,26 +283,26 @@ class Recording:
                 compression_ratio=ratio,
                 no_speech_prob=window.no_speech_prob,
             )
-            found.append(segment)
+            segments.append(segment)
         self._at += forward
-        self.segments += found
-        return found
+        self.segments += segments
+        return segments
 
     def _words(
-        self, tokens: Sequence[int], place: int, times: Sequence[float], offset: float
+        self, tokens: Sequence[int], index: int, times: Sequence[float], offset: float
     ) -> list[TimedText]:
         """Return the words of a segment.
 
         Args:
             tokens: Tokens of the segment.
-            place: Index of the first of them in the window.
+            index: Index of the first of them in the window.
             times: Starts of the window's tokens, see `end`.
             offset: Start of the window, in seconds.
         """
         begins = [round(offset + one, _DIGITS) for one in (*times, times[-1])]
         first = self._tokens.first_time
         text_tokens = [
-            (at, one) for at, one in enumerate(tokens, place) if first is None or one < first
+            (at, token) for at, token in enumerate(tokens, index) if first is None or token < first
         ]
         spans = [(begins[at - 1] if at else offset, begins[at]) for at, _ in text_tokens]
         language = None if self.choices.translates else self._tokens.code_of(self.language)
@@ -343,9 +343,9 @@ def cut(
         ends[-1] += 1  # start of the next segment, which is incomplete
     pieces: list[tuple[int, float, Sequence[int]]] = []
     begun = 0
-    for place, end in enumerate(ends):
+    for number, end in enumerate(ends):
         part = answer[begun:end]
-        closes = -1 if place < len(ends) - 1 or single_timestamp_ending else -2
+        closes = -1 if number < len(ends) - 1 or single_timestamp_ending else -2
         # Text without requested timestamps may precede the first pair.
         pieces.append((max(part[0] - base, 0), part[closes] - base, part))
         begun = end

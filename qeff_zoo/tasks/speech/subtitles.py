@@ -13,8 +13,8 @@ def srt(parts: Iterable[TimedText]) -> str:
         parts: Timed texts in order.
     """
     return "".join(
-        f"{number}\n{_clock(one.start, ',')} --> {_clock(one.end, ',')}\n{_line(one.text)}\n\n"
-        for number, one in enumerate(parts, 1)
+        f"{number}\n{_clock(part.start, ',')} --> {_clock(part.end, ',')}\n{_line(part.text)}\n\n"
+        for number, part in enumerate(parts, 1)
     )
 
 
@@ -25,8 +25,8 @@ def vtt(parts: Iterable[TimedText]) -> str:
         parts: Timed texts in order.
     """
     cues = (
-        f"{_clock(one.start, '.')} --> {_clock(one.end, '.')}\n{_line(one.text)}\n\n"
-        for one in parts
+        f"{_clock(part.start, '.')} --> {_clock(part.end, '.')}\n{_line(part.text)}\n\n"
+        for part in parts
     )
     return "WEBVTT\n\n" + "".join(cues)
 

@@ -37,16 +37,16 @@ class CtcTrial:
         answers: dict[str, Array] = {}
         keys: dict[str, list[Key]] = {}
         for stage in stages:
-            found: list[Array] = []
+            outputs: list[Array] = []
             keys[stage.name] = []
             for call in stage.calls:
                 got = session.run([recordings[number] for number in call.sequences], call.seq_len)
                 for number, frames in zip(call.sequences, got, strict=True):
                     positions[number] = list(range(len(frames)))
                     keys[stage.name] += [(number, index, 0) for index in positions[number]]
-                    found.append(frames)
+                    outputs.append(frames)
                 context.step(1)
-            answers[stage.name] = np.concatenate(found)
+            answers[stage.name] = np.concatenate(outputs)
         return Trial(
             sequences=[[length] for length in lengths],
             positions=positions,

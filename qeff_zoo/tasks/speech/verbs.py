@@ -29,9 +29,9 @@ class TranscribeByLabels:
         """Return the arguments of the session's `transcribe`."""
         return {}
 
-    def timed(self, found: Any) -> tuple[str, Any]:
+    def timed(self, transcription: Any) -> tuple[str, Any]:
         """Return the timed parts of a transcription, and their kind."""
-        return "word", found.words
+        return "word", transcription.words
 
     def __call__(self, session: Any) -> None:
         """Transcribe and print, one recording after the other."""
@@ -40,15 +40,15 @@ class TranscribeByLabels:
         for path in arguments.audio[1:]:
             read_audio(path, session.rate)
         for path in arguments.audio:
-            (found,) = session.transcribe(path, **self.options)
+            (transcription,) = session.transcribe(path, **self.options)
             if arguments.json:
-                print_json({"audio": str(path), **asdict(found)})
+                print_json({"audio": str(path), **asdict(transcription)})
             elif arguments.timestamps or arguments.word_timestamps:
-                noun, parts = self.timed(found)
-                rows = [[f"{one.start:.2f}", f"{one.end:.2f}", one.text] for one in parts]
+                noun, parts = self.timed(transcription)
+                rows = [[f"{part.start:.2f}", f"{part.end:.2f}", part.text] for part in parts]
                 print(table(rows, ["from s", "to s", noun]))
             else:
-                print_generated(found.text)
+                print_generated(transcription.text)
 
 
 class TranscribeByTokens(TranscribeByLabels):
@@ -70,9 +70,13 @@ class TranscribeByTokens(TranscribeByLabels):
         times = {name: True for name in TIMES if getattr(arguments, name)}
         return (_fallback(given) if arguments.temperature_fallback else {}) | given | times
 
-    def timed(self, found: Any) -> tuple[str, Any]:
+    def timed(self, transcription: Any) -> tuple[str, Any]:
         """Return the timed parts of a transcription, and their kind."""
-        return ("word", found.words) if found.words else ("segment", found.segments)
+        return (
+            ("word", transcription.words)
+            if transcription.words
+            else ("segment", transcription.segments)
+        )
 
 
 def _fallback(given: Mapping[str, Any]) -> dict[str, Any]:

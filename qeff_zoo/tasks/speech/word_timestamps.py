@@ -85,9 +85,9 @@ def _path(step: Array, row: int, column: int) -> tuple[Array, Array]:
         row: Number of rows.
         column: Number of columns.
     """
-    found = []
+    steps = []
     while row > 0 or column > 0:
-        found.append((row - 1, column - 1))
+        steps.append((row - 1, column - 1))
         taken = step[row, row + column]
         if row == 0 or (column > 0 and taken == _SAME_ROW):
             column -= 1
@@ -95,7 +95,7 @@ def _path(step: Array, row: int, column: int) -> tuple[Array, Array]:
             row -= 1
         else:
             row, column = row - 1, column - 1
-    path = np.array(found[::-1])
+    path = np.array(steps[::-1])
     return path[:, 0], path[:, 1]
 
 
@@ -115,12 +115,12 @@ def words_of(
     """
     pieces = _characters(tokens, decode)
     parts = pieces if language in UNSPACED else _spaced(pieces)
-    found, place = [], 0
+    words, index = [], 0
     for text, count in _punctuated(parts):
-        word_spans = spans[place : place + count]
-        place += count
-        found.append(TimedText(text=text.strip(), start=word_spans[0][0], end=word_spans[-1][1]))
-    return [word for word in found if word.text]
+        word_spans = spans[index : index + count]
+        index += count
+        words.append(TimedText(text=text.strip(), start=word_spans[0][0], end=word_spans[-1][1]))
+    return [word for word in words if word.text]
 
 
 def _characters(
@@ -128,28 +128,28 @@ def _characters(
 ) -> list[tuple[str, int]]:
     """Cut tokens at ends of characters; return the text and number of tokens of each piece."""
     whole = decode(tokens)
-    found: list[tuple[str, int]] = []
+    pieces: list[tuple[str, int]] = []
     begun, offset = 0, 0
     for end in range(1, len(tokens) + 1):
         text = decode(tokens[begun:end])
         broken = text.find(_UNKNOWN)
         at = offset + broken
         if broken < 0 or at >= len(whole) or whole[at] == _UNKNOWN:
-            found.append((text, end - begun))
+            pieces.append((text, end - begun))
             begun, offset = end, offset + len(text)
-    return found
+    return pieces
 
 
 def _spaced(pieces: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
     """Join pieces that neither follow a space nor are punctuation."""
-    found: list[tuple[str, int]] = []
+    joined: list[tuple[str, int]] = []
     for text, count in pieces:
-        if text.startswith(" ") or text.strip() in string.punctuation or not found:
-            found.append((text, count))
+        if text.startswith(" ") or text.strip() in string.punctuation or not joined:
+            joined.append((text, count))
         else:
-            before, tokens = found[-1]
-            found[-1] = before + text, tokens + count
-    return found
+            before, tokens = joined[-1]
+            joined[-1] = before + text, tokens + count
+    return joined
 
 
 def _punctuated(words: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
@@ -161,11 +161,11 @@ def _punctuated(words: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
             opened[-1] = text + after, tokens + count
         else:
             opened.append((text, count))
-    found: list[tuple[str, int]] = []
+    joined: list[tuple[str, int]] = []
     for text, count in reversed(opened):
-        if found and not found[-1][0].endswith(" ") and text in _CLOSING:
-            before, tokens = found[-1]
-            found[-1] = before + text, tokens + count
+        if joined and not joined[-1][0].endswith(" ") and text in _CLOSING:
+            before, tokens = joined[-1]
+            joined[-1] = before + text, tokens + count
         else:
-            found.append((text, count))
-    return found
+            joined.append((text, count))
+    return joined

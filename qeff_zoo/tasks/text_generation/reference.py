@@ -44,7 +44,7 @@ class DecoderReference(Answers):
         self._shown: Mapping[str, Tensor] = {}  # to the newest call
         self._heads, self._drafted = heads.attach(model, request.get("speculator"))
         # A position occurs once for its own logits, and once for those of each head.
-        self._positions = [one[:: 1 + self._drafted] for one in request["positions"]]
+        self._positions = [position[:: 1 + self._drafted] for position in request["positions"]]
         self._fault: Fault | None = None
         self._scored: tuple[int, list[Tensor]] | None = None  # sequence, and its predictions
 
@@ -138,13 +138,13 @@ class DecoderReference(Answers):
     @contextmanager
     def scoring(self, losses: Losses | None, variant: str) -> Iterator[dict[str, Array]]:
         """Measure losses in the pass of a block that reads the text of them by itself."""
-        found: dict[str, Array] = {}
+        measured: dict[str, Array] = {}
         self._scored = (losses.number, []) if losses else None
         try:
-            yield found
+            yield measured
             if losses and self._scored:
                 (logits,) = self._scored[1]
-                found |= losses.measure(variant, logits)
+                measured |= losses.measure(variant, logits)
         finally:
             self._scored = None
 

@@ -111,14 +111,14 @@ def _capabilities(session: TextGenerationSession, formats: ChatFormats) -> tuple
         known = formats.of(session.chat_template.source())
     except GenerationError:  # several templates without a default one
         known = ChatFormat()
-    found = {
+    capabilities = {
         "tools": known.takes_tools and known.calls is not None,
         "thinking": known.has_parts,
     }
     files = [name for argument, name in _OF_FILES.items() if argument in session.takes]
     if "video" in files and not _reads_videos(session):
         files.remove("video")
-    return ("chat", "completion", *files, *(name for name, holds in found.items() if holds))
+    return ("chat", "completion", *files, *(name for name, holds in capabilities.items() if holds))
 
 
 def _reads_videos(session: TextGenerationSession) -> bool:

@@ -128,23 +128,23 @@ def _layer_specializations(shape: Shape) -> list[dict[str, Any]]:
 
 
 def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> list[str]:
-    found = []
+    problems = []
     if request.expanded_kv and not checkpoint.config.get("kv_lora_rank"):
-        found.append(
+        problems.append(
             f"--expanded-kv is for latent attention, which {checkpoint.model_type!r} does not have. Leave it out."
         )
     if checkpoint.speculator:
-        found += checkpoint.speculator.problems(checkpoint.name, checkpoint.text_config)
+        problems += checkpoint.speculator.problems(checkpoint.name, checkpoint.text_config)
     if request.kv_heads is not None:
-        found += kv_heads.problems(checkpoint.name, checkpoint.config, recipe, request.kv_heads)
+        problems += kv_heads.problems(checkpoint.name, checkpoint.config, recipe, request.kv_heads)
     if field := bidirectional_by(checkpoint.config):
         others = [one for one in tasks_of(recipe) if not find(one).has_head]
         advice = f"choose {' or '.join(others)} with --task" if others else "use another model"
-        found.append(
+        problems.append(
             f"{checkpoint.name!r} lets every token see those after it (`{field}` is {checkpoint.config[field]!r} in "
             f"config.json), so that no text can be generated token by token. Expected a causal model; {advice}."
         )
-    return found
+    return problems
 
 
 def of_one_length(checkpoint: "Checkpoint", request: Request, what: str) -> list[str]:

@@ -65,8 +65,8 @@ class DecoderTrial:
 
     def continued(self, prompt: list[int], length: int) -> list[int]:
         """Continue a beginning of the first sequence greedily."""
-        found: list[int] = self.session.generate([self.request(prompt, length)])[0].token_ids
-        return found
+        tokens: list[int] = self.session.generate([self.request(prompt, length)])[0].token_ids
+        return tokens
 
     def request(self, prompt: list[int], length: int) -> Request:
         """Return the request of that continuation."""
@@ -131,24 +131,24 @@ class DecoderTrial:
         for stage in self.stages:
             if stage.name not in names:
                 continue
-            keys[stage.name], found, drew = [], [], list[int]()
+            keys[stage.name], logits, drew = [], [], list[int]()
             for call in stage.calls:
                 for span in call.spans:
                     if span.start == 0:
                         runs.begin(span.row, span.sequence)
-                    places = positions[span.sequence]
+                    known = positions[span.sequence]
                     keys[stage.name] += [
-                        (span.sequence, places.index(place) + one, runs.run(span.row))
+                        (span.sequence, known.index(place) + number, runs.run(span.row))
                         for place in span.answered
-                        for one in range(each)
+                        for number in range(each)
                     ]
                 self.begin([span for span in call.spans if span.start == 0])
                 pieces = {span.row: self._piece(span) for span in call.spans}
                 answered = _call(decoder, call, pieces)
                 context.step(_tokens(call))
-                found += drafts.beside(decoder, call, sequences, answered) if drafts else answered
+                logits += drafts.beside(decoder, call, sequences, answered) if drafts else answered
                 drew += [decoder.drawn[one.row].token for one in call.spans if decoder.sampler]
-            answers[stage.name], tokens[stage.name] = np.stack(found), np.array(drew)
+            answers[stage.name], tokens[stage.name] = np.stack(logits), np.array(drew)
         runs.end()
         return Trial(
             sequences=sequences,

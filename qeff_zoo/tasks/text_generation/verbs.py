@@ -101,10 +101,10 @@ def template_options(arguments: argparse.Namespace) -> dict[str, Any]:
 def as_json(output: Any) -> dict[str, Any]:
     """Return a generation as a JSON object."""
     names = ("prompt", "text", "token_ids", "finish_reason")
-    found = {name: getattr(output, name) for name in names}
+    content = {name: getattr(output, name) for name in names}
     if output.logprobs is not None:
-        found["logprobs"] = [asdict(one) for one in output.logprobs]
-    return found
+        content["logprobs"] = [asdict(logprob) for logprob in output.logprobs]
+    return content
 
 
 def require_one_prompt(prompts: Sequence[str], what: str) -> None:

@@ -103,23 +103,23 @@ class Characters:
         Raises:
             GenerationError: The text needs a package that is not installed, or has an unknown character.
         """
-        found = list[int]()
+        tokens = list[int]()
         for piece in self._pieces(self._prepared(text)):
             token = self._added.get(piece)
-            found += self._spelled(piece) if token is None else [token.number]
-        return found
+            tokens += self._spelled(piece) if token is None else [token.number]
+        return tokens
 
     def _pieces(self, text: str) -> list[str]:
         """Return the added tokens of a text, and the texts between them."""
         if self.settings["split_special_tokens"]:
             return [text] if text else []
         pieces = self._splits.split(text)
-        for place in range(1, len(pieces), 2):
-            token = self._added[pieces[place]]
+        for index in range(1, len(pieces), 2):
+            token = self._added[pieces[index]]
             if token.lstrip:
-                pieces[place - 1] = pieces[place - 1].rstrip()
+                pieces[index - 1] = pieces[index - 1].rstrip()
             if token.rstrip:
-                pieces[place + 1] = pieces[place + 1].lstrip()
+                pieces[index + 1] = pieces[index + 1].lstrip()
         return [*filter(None, pieces)]
 
     def _spelled(self, piece: str) -> list[int]:
@@ -133,9 +133,9 @@ class Characters:
         numbers = [self.vocabulary[one] for one in piece]
         if not self.settings["add_blank"]:
             return numbers
-        found = [0] * (2 * len(numbers) + 1)
-        found[1::2] = numbers
-        return found
+        tokens = [0] * (2 * len(numbers) + 1)
+        tokens[1::2] = numbers
+        return tokens
 
     def _prepared(self, text: str) -> str:
         """Return the characters of a text that become tokens."""
@@ -154,13 +154,13 @@ class Characters:
 
     def _lowered(self, text: str) -> str:
         """Return a text in lower case, but for entries of the vocabulary."""
-        found, place = list[str](), 0
-        while place < len(text):
-            words = self._kept.get(text[place], ())
-            word = next((one for one in words if text.startswith(one, place)), None)
-            found.append(text[place].lower() if word is None else word)
-            place += len(word or text[place])
-        return "".join(found)
+        parts, index = list[str](), 0
+        while index < len(text):
+            words = self._kept.get(text[index], ())
+            word = next((one for one in words if text.startswith(one, index)), None)
+            parts.append(text[index].lower() if word is None else word)
+            index += len(word or text[index])
+        return "".join(parts)
 
 
 def _added_tokens(
@@ -168,22 +168,22 @@ def _added_tokens(
 ) -> dict[str, AddedToken]:
     """Return the added tokens: those of files, then special tokens that are none of them."""
     numbers = {**vocabulary, **added}
-    found: dict[str, AddedToken] = {}
+    tokens: dict[str, AddedToken] = {}
     for number, one in (settings.get("added_tokens_decoder") or {}).items():
-        found[one["content"]] = _token(int(number), one)
+        tokens[one["content"]] = _token(int(number), one)
     for content, number in added.items():
-        found.setdefault(content, AddedToken(number=number))
+        tokens.setdefault(content, AddedToken(number=number))
     lists = [settings.get(name) or () for name in _SPECIAL_LISTS]
     for one in (
         *(settings.get(name) for name in _SPECIAL),
         *(one for every in lists for one in every),
     ):
         content = one["content"] if isinstance(one, Mapping) else one
-        if content and content not in found:
+        if content and content not in tokens:
             number = numbers.get(content, max((*numbers.values(), -1)) + 1)
             numbers[content] = number
-            found[content] = _token(number, one if isinstance(one, Mapping) else {})
-    return found
+            tokens[content] = _token(number, one if isinstance(one, Mapping) else {})
+    return tokens
 
 
 def _token(number: int, settings: Mapping[str, Any]) -> AddedToken:

@@ -121,10 +121,10 @@ def routes(prefix: str, queue: VoiceQueue, model: Model) -> APIRouter:
                 if whole:
                     rest = await unless_gone(request, _all(parts))
                     with blaming("response_format"):
-                        made = await asyncio.to_thread(
+                        encoded = await asyncio.to_thread(
                             content_of, Speech.joined([first, *rest]), name
                         )
-                    return Response(made, media_type=MEDIA_TYPES[name])
+                    return Response(encoded, media_type=MEDIA_TYPES[name])
         except BusyError as error:
             raise queue_full(error) from error
         with blaming("response_format"):

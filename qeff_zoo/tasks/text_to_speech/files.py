@@ -99,8 +99,8 @@ def _at_rate(speech: Speech, rate: int, name: str) -> Array:
     if speech.sampling_rate == rate:
         return speech.audio
     soxr = _library("soxr", name)
-    found: Array = soxr.resample(speech.audio, speech.sampling_rate, rate)
-    return found
+    samples: Array = soxr.resample(speech.audio, speech.sampling_rate, rate)
+    return samples
 
 
 def _library(library: str, name: str) -> Any:

@@ -33,8 +33,8 @@ def parts_of(
         GenerationError: A word has more tokens.
     """
     pieces = map(str.strip, _split(text, _ENDS[0])) if by_sentence else [text]
-    found = [ids for piece in pieces for ids in _fitting(piece, encode, longest, _ENDS)]
-    return [ids for ids in found if ids]
+    parts = [ids for piece in pieces for ids in _fitting(piece, encode, longest, _ENDS)]
+    return [ids for ids in parts if ids]
 
 
 def _fitting(

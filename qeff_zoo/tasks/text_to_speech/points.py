@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from qeff_zoo.validation.trial.points import evenly_spaced
+
 Array = np.ndarray[Any, np.dtype[Any]]
 
 _COUNT = 1 << 14
@@ -13,7 +15,7 @@ _COUNT = 1 << 14
 def row_of(values: Array) -> Array:
     """Return the values at evenly spaced points of an array, float32 (values,); those of a small one repeat."""
     flat = values.reshape(-1)
-    return flat[np.arange(_COUNT) * (flat.size - 1) // (_COUNT - 1)].astype(np.float32)
+    return flat[evenly_spaced(flat.size, _COUNT)].astype(np.float32)
 
 
 def resized(noise: Array, count: int) -> Array:

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from transformers import AutoTokenizer
 
 from qeff_zoo.validation.reference.runs import Answers, tick
+from qeff_zoo.validation.trial.points import evenly_spaced
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -50,7 +50,7 @@ class SpeechReference(Answers):
         several = self._model.config.num_speakers > 1
         try:
             with GivenNoise(durations.T[None], frames):
-                made = self._model(
+                spoken = self._model(
                     input_ids=torch.tensor([self._sequences[number]]),
                     speaking_rate=float(rate),
                     **({"speaker_id": int(speaker)} if several else {}),
@@ -61,14 +61,9 @@ class SpeechReference(Answers):
         tick()
         encoded, log_durations = noted
         both = torch.stack([encoded.prior_means[0], encoded.prior_log_variances[0]])
-        rows = (log_durations, both, made.waveform)
-        found = [one.flatten()[_points(one.numel())].float().numpy() for one in rows]
-        return np.stack(found)
-
-
-def _points(size: int) -> Tensor:
-    """Return as many evenly spaced places of a flat array as a trial compares."""
-    return torch.arange(_COUNT) * (size - 1) // (_COUNT - 1)
+        rows = (log_durations, both, spoken.waveform)
+        values = [row.flatten()[evenly_spaced(row.numel(), _COUNT)].float().numpy() for row in rows]
+        return np.stack(values)
 
 
 def _sequences(request: Mapping[str, Any]) -> list[list[int]]:
@@ -99,6 +94,6 @@ class GivenNoise(TorchFunctionMode):
             return self._durations[:, :, torch.arange(args[2]) % self._durations.shape[2]]
         if func is torch.randn_like:
             (like,) = args
-            places = np.arange(like.shape[2]) % len(self._frames)  # of a damaged model, more
-            return torch.from_numpy(self._frames[places].T[None].copy()).to(like)
+            indices = np.arange(like.shape[2]) % len(self._frames)  # of a damaged model, more
+            return torch.from_numpy(self._frames[indices].T[None].copy()).to(like)
         return func(*args, **(kwargs or {}))

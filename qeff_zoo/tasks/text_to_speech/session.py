@@ -61,8 +61,8 @@ class Priors:
         means, logs = (np.repeat(one, counts, axis=0) for one in (self.means, self.log_variances))
         if not len(means):
             means = logs = np.zeros((1, self.means.shape[1]), np.float32)
-        found: Array = means + draw(means.shape) * np.exp(logs) * np.float32(scale)
-        return found
+        frames: Array = means + draw(means.shape) * np.exp(logs) * np.float32(scale)
+        return frames
 
 
 class TextToSpeechSession:
@@ -234,12 +234,12 @@ class TextToSpeechSession:
             scale = np.float32(options[row].noise_scale_duration)
             noises[row, : len(tokens)] = noise[row] * scale
         feeds: dict[str, Array] = {"input_ids": ids, "attention_mask": mask, "noise": noises}
-        found = self._run(self._encoder, feeds, options)
+        outputs = self._run(self._encoder, feeds, options)
         return [
             Priors(
-                log_durations=found["log_durations"][row, : len(tokens)],
-                means=found["prior_means"][row, : len(tokens)],
-                log_variances=found["prior_log_variances"][row, : len(tokens)],
+                log_durations=outputs["log_durations"][row, : len(tokens)],
+                means=outputs["prior_means"][row, : len(tokens)],
+                log_variances=outputs["prior_log_variances"][row, : len(tokens)],
             )
             for row, tokens in enumerate(rows)
         ]
@@ -256,15 +256,15 @@ class TextToSpeechSession:
         mask = np.zeros(latents.shape[:2], np.int64)
         for row, frames in enumerate(rows):
             latents[row, : len(frames)], mask[row, : len(frames)] = frames, 1
-        found = self._run(self._audio, {"latents": latents, "attention_mask": mask}, options)
-        waves = found["waveform"].astype(np.float32, copy=False)
+        outputs = self._run(self._audio, {"latents": latents, "attention_mask": mask}, options)
+        waves = outputs["waveform"].astype(np.float32, copy=False)
         return [wave[: len(frames) * self.hop] for wave, frames in zip(waves, rows, strict=True)]
 
     def _run(
         self, program: Program, feeds: dict[str, Array], options: Sequence[SpeechOptions]
     ) -> dict[str, Array]:
         """Run one call with the inputs that a program has."""
-        speakers = np.array([[one.speaker] for one in options], np.int64)
+        speakers = np.array([[option.speaker] for option in options], np.int64)
         feeds = {**feeds, "speaker_id": speakers}
         return dict(program.run({name: feeds[name] for name in program.inputs}))
 

@@ -36,7 +36,7 @@ class Speech:
     @classmethod
     def joined(cls, parts: Sequence["Speech"]) -> "Speech":
         """Return parts of a text as one."""
-        audio = np.concatenate([one.audio for one in parts])
+        audio = np.concatenate([part.audio for part in parts])
         return cls(audio=audio, sampling_rate=parts[0].sampling_rate)
 
 
@@ -76,14 +76,14 @@ class SpeechOptions:
             for name in ("speaking_rate", "noise_scale", "noise_scale_duration")
             if config.get(name) is not None
         }
-        found = cls(**{"seed": secrets.randbits(32), **usual, **given})
+        options = cls(**{"seed": secrets.randbits(32), **usual, **given})
         speakers = int(config.get("num_speakers") or 1)
-        if not _is_integer(found.speaker) or not 0 <= found.speaker < speakers:
+        if not _is_integer(options.speaker) or not 0 <= options.speaker < speakers:
             raise GenerationError(
-                f"The speaker is {found.speaker!r}; expected a number from 0 to {speakers - 1:,}, as the model has "
+                f"The speaker is {options.speaker!r}; expected a number from 0 to {speakers - 1:,}, as the model has "
                 f"{speakers:,}. Choose one of these."
             )
-        rate = found.speaking_rate
+        rate = options.speaking_rate
         if speed is not None:
             if not _is_number(speed) or not SPEEDS[0] <= speed <= SPEEDS[1]:
                 raise GenerationError(
@@ -95,15 +95,15 @@ class SpeechOptions:
                 f"The speaking rate is {rate!r}; expected a number above 0. Choose one, such as 1."
             )
         for name in ("noise_scale", "noise_scale_duration"):
-            if not _is_number(value := getattr(found, name)) or value < 0:
+            if not _is_number(value := getattr(options, name)) or value < 0:
                 raise GenerationError(
                     f"The option {name} is {value!r}; expected a number of at least 0. Choose one, such as 0.667."
                 )
-        if not _is_integer(found.seed) or found.seed < 0:
+        if not _is_integer(options.seed) or options.seed < 0:
             raise GenerationError(
-                f"The seed is {found.seed!r}; expected an integer of at least 0. Choose one, or leave it out."
+                f"The seed is {options.seed!r}; expected an integer of at least 0. Choose one, or leave it out."
             )
-        return cls(**{**vars(found), "speaking_rate": rate})
+        return cls(**{**vars(options), "speaking_rate": rate})
 
 
 def _is_number(value: Any) -> bool:

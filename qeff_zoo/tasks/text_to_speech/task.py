@@ -53,26 +53,26 @@ def _audio_specializations(shape: Shape) -> list[dict[str, Any]]:
 
 
 def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> list[str]:
-    config, found = checkpoint.config, list[str]()
+    config, problems = checkpoint.config, list[str]()
     if (shortest := min(request.seq_lens or [LEAST_TOKENS])) < LEAST_TOKENS:
-        found.append(
+        problems.append(
             f"--seq-lens has {shortest}, but a text has at least {LEAST_TOKENS} tokens for a program. Choose more."
         )
     pairs = zip(
         config.get("upsample_kernel_sizes", ()), config.get("upsample_rates", ()), strict=False
     )
     if odd := [pair for pair in pairs if pair[0] < pair[1] or (pair[0] - pair[1]) % 2]:
-        found.append(
+        problems.append(
             f"{checkpoint.name!r} has an upsampling kernel of {odd[0][0]} for the rate {odd[0][1]}; expected one that "
             "exceeds its rate by an even number, so that each frame has as many samples. Use another checkpoint."
         )
     window = config.get("window_size", 4)
     if not isinstance(window, int) or not 0 < window <= LEAST_TOKENS - 2:
-        found.append(
+        problems.append(
             f"{checkpoint.name!r} has the window_size {window!r}; expected 1 to {LEAST_TOKENS - 2}. Use another "
             "checkpoint."
         )
-    return found
+    return problems
 
 
 _specializations: Callable[[Shape], list[dict[str, Any]]] = whole_texts.specializations("Text")

@@ -69,16 +69,16 @@ class SpeechTrial:
         answers: dict[str, Array] = {}
         keys: dict[str, list[Key]] = {}
         for stage in stages:
-            found: list[Array] = []
+            outputs: list[Array] = []
             keys[stage.name] = []
             for call in stage.calls:
                 rows = [cases[number] for number in call.sequences]
-                found += self._call(rows, call.seq_len)
+                outputs += self._call(rows, call.seq_len)
                 keys[stage.name] += [
                     (number, index, 0) for number in call.sequences for index in range(_ROWS)
                 ]
                 context.step(1)
-            answers[stage.name] = np.stack(found)
+            answers[stage.name] = np.stack(outputs)
         if written:
             numbers = range(len(texts), len(cases))
             keys[_TEXTS] = [(number, index, 0) for number in numbers for index in range(_ROWS)]
@@ -101,13 +101,13 @@ class SpeechTrial:
         if tokenizer is None or not tokenizer.reads_plain_text:
             return []
         letters = [one for one in tokenizer.vocabulary if len(one) == 1 and one.isprintable()]
-        found = []
+        texts = []
         for number in range(3):
             drawn = random.Random(number).choices(letters, k=12)
             halves = "".join(drawn[:6]), "".join(drawn[6:]).upper()
-            found.append(f" {halves[0]}, {halves[1]} 7!? ")
+            texts.append(f" {halves[0]}, {halves[1]} 7!? ")
         longest = self.session.sizes.seq_lens[-1]
-        return [one for one in found if 0 < len(tokenizer.encode(one)) <= longest]
+        return [text for text in texts if 0 < len(tokenizer.encode(text)) <= longest]
 
     def _case(self, tokens: list[int], number: int) -> _Case:
         """Return a text with noise at which no duration is near a whole number."""
@@ -131,7 +131,7 @@ class SpeechTrial:
 
     def _call(self, cases: list[_Case], seq_len: int | None) -> list[Array]:
         """Return the compared rows of texts that share the calls; speakers are those of each."""
-        session, found = self.session, list[Array]()
+        session, rows = self.session, list[Array]()
         priors: list[Priors] = session.encode(
             [case.tokens for case in cases],
             [case.durations_noise for case in cases],
@@ -139,18 +139,18 @@ class SpeechTrial:
             seq_len,
         )
         frames = [
-            one.frames(
-                one.durations(case.options.speaking_rate),
+            prior.frames(
+                prior.durations(case.options.speaking_rate),
                 partial(_fitted, case.frames_noise),
                 case.options.noise_scale,
             )
-            for one, case in zip(priors, cases, strict=True)
+            for prior, case in zip(priors, cases, strict=True)
         ]
         waves = session.decode(frames, [case.options for case in cases])
         for one, wave in zip(priors, waves, strict=True):
             both = np.stack([one.means, one.log_variances])
-            found += [row_of(one.log_durations), row_of(both), row_of(wave)]
-        return found
+            rows += [row_of(one.log_durations), row_of(both), row_of(wave)]
+        return rows
 
 
 def _fitted(noise: Array, shape: tuple[int, ...]) -> Array:

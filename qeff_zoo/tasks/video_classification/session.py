@@ -42,9 +42,9 @@ class VideoClassificationSession:
         self.folder, self._program = folder, program
         #: Number of frames, channels, height and width of a processed video.
         self.shape = tuple(map(int, program.inputs["pixel_values"].shape[1:]))
-        found = load_video_processor(folder, image_processor or "")
+        processor = load_video_processor(folder, image_processor or "")
         sampled = {"do_sample_frames": True, "num_frames": self.shape[0], "fps": None}
-        self.processor = replace(found, settings={**found.settings, **sampled})
+        self.processor = replace(processor, settings={**processor.settings, **sampled})
         #: Numbers of videos per call, ascending.
         self.batch_sizes = batch_sizes(program.specializations)
         self.config = read_json(folder / "config.json")

@@ -67,7 +67,7 @@ class NamedDetectionQueue(ImageFileQueue[ZeroShotDetectionSession]):
             texts = await self._calls.run(partial(self.session.embed_texts, check_labels(labels)))
             output, size = await self.run(image)
             objects = self.session.objects_of(output, size, labels, texts, parameters.threshold)
-            return [asdict(one) for one in objects]
+            return [asdict(detection) for detection in objects]
 
 
 def routes(queue: NamedDetectionQueue, check: Callable[[str], object]) -> APIRouter:

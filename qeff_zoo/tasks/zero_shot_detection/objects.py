@@ -46,7 +46,7 @@ def objects_of(
         best = logits == logits.max(1, keepdims=True)
         first = np.arange(logits.shape[1]) == best.argmax(1)[:, None]
         logits = np.where(first, logits, np.float32(-1e30))
-    found = [
+    objects = [
         replace(one, label=label)
         for number, label in enumerate(labels)
         for one in detections_of(
@@ -58,7 +58,7 @@ def objects_of(
             threshold=threshold,
         )
     ]
-    return tuple(sorted(found, key=lambda one: -one.score))
+    return tuple(sorted(objects, key=lambda one: -one.score))
 
 
 def check_labels(labels: Sequence[str]) -> list[str]:
@@ -70,9 +70,9 @@ def check_labels(labels: Sequence[str]) -> list[str]:
     Raises:
         GenerationError: There are none, or one is no text.
     """
-    found = [labels] if isinstance(labels, str) else [*labels]
-    if not found or not all(isinstance(one, str) and one.strip() for one in found):
+    texts = [labels] if isinstance(labels, str) else [*labels]
+    if not texts or not all(isinstance(text, str) and text.strip() for text in texts):
         raise GenerationError(
             f"The labels are {labels!r}; expected at least one text that names objects, such as 'a cat'. Give one."
         )
-    return found
+    return texts

@@ -47,16 +47,16 @@ class ZeroShotDetectionReference(ImageReference):
     def _read(self, text: Sequence[int]) -> Array:
         """Return the embedding of a text, (1, width)."""
         tokens = self._tokens([text])
-        found = self._model.base_model.get_text_features(input_ids=tokens).pooler_output
+        pooled = self._model.base_model.get_text_features(input_ids=tokens).pooler_output
         tick()
-        embedding = torch.nn.functional.normalize(found).float().numpy()
+        embedding = torch.nn.functional.normalize(pooled).float().numpy()
         return np.resize(embedding, (1, self._width))
 
     def _look(self, numbers: list[int]) -> list[Array]:
-        found = []
+        rows = []
         tokens = self._tokens(self._texts)
         for inputs in self._each(numbers):
             outputs = self._model(pixel_values=inputs["pixel_values"], input_ids=tokens)
             both = [one.float().numpy() for one in (outputs.logits, outputs.pred_boxes)]
-            found.append(np.stack([np.resize(one, self._width) for one in both]))
-        return found
+            rows.append(np.stack([np.resize(one, self._width) for one in both]))
+        return rows

@@ -67,8 +67,8 @@ class ZeroShotDetectionSession(TextImageSession):
             texts: Texts, truncated to `max_length` tokens; or token ids, unchanged.
         """
         rows = [one.ids for one in self.read(texts)]
-        found = [self.run_texts(rows[a:b])["output"] for a, b in self.calls(len(rows))]
-        return np.concatenate(found).astype(np.float32, copy=False)
+        outputs = [self.run_texts(rows[a:b])["output"] for a, b in self.calls(len(rows))]
+        return np.concatenate(outputs).astype(np.float32, copy=False)
 
     @staticmethod
     def logits_of(output: Array, texts: Array) -> tuple[Array, Array]:

@@ -63,8 +63,8 @@ def _problems(checkpoint: "Checkpoint", recipe: Recipe, request: Request) -> lis
     from qeff_zoo.media.image_processor import read_image_processor
     from qeff_zoo.tasks.zero_shot_detection.objects import PADDED
 
-    if found := whole_images.problems(checkpoint, recipe, request):
-        return found
+    if problems := whole_images.problems(checkpoint, recipe, request):
+        return problems
     try:
         processor = read_image_processor(checkpoint.companions, recipe.image_processor)
     except ZooError as error:

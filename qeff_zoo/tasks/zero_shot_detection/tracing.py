@@ -55,8 +55,8 @@ class EncodeTexts(nn.Module):
 
     def forward(self, input_ids: Tensor) -> Tensor:
         """Return one embedding per row."""
-        found = self.model.base_model.get_text_features(input_ids=input_ids).pooler_output
-        return _scaled(found / torch.linalg.norm(found, dim=-1, keepdim=True))
+        features = self.model.base_model.get_text_features(input_ids=input_ids).pooler_output
+        return _scaled(features / torch.linalg.norm(features, dim=-1, keepdim=True))
 
 
 def _scaled(states: Tensor) -> Tensor:

@@ -46,9 +46,9 @@ def compare(package: Path, processor: Any) -> dict[str, str]:
         return {"audio": "not compared: transformers loads no feature extractor of the checkpoint"}
     name = type(reference).__name__
     for samples in AWKWARD:
-        if found := difference(ours, reference, voice(samples, ours.rate, samples)):
+        if problem := difference(ours, reference, voice(samples, ours.rate, samples)):
             raise ParityError(
-                f"A recording of {samples:,} samples has other features than by transformers' {name}: {found}. "
+                f"A recording of {samples:,} samples has other features than by transformers' {name}: {problem}. "
                 f"Expected the same. Compare the settings in {PROCESSOR_SETTINGS} with those of the checkpoint."
             )
     return {"audio": f"{len(AWKWARD)} recordings as transformers' {name} computes their features"}
@@ -64,21 +64,25 @@ def difference(ours: Features, reference: Any, audio: Array) -> str | None:
     """
     audio = audio[: ours.most or None]
     try:
-        made = reference(
+        features = reference(
             [audio], sampling_rate=ours.rate, return_tensors="pt", return_attention_mask=True
         )
-        right, found = np.asarray(made[ours.name][0]), ours.compute(audio)
-        if right.shape[-1:] != found.shape[-1:] and right.ndim > 1:
+        right, computed = np.asarray(features[ours.name][0]), ours.compute(audio)
+        if right.shape[-1:] != computed.shape[-1:] and right.ndim > 1:
             right = right.T  # some have bins first
         if len(right) * ours.step == ours.most:  # what silence fills up
-            found = ours.compute(np.pad(audio, (0, ours.most - len(audio))))
+            computed = ours.compute(np.pad(audio, (0, ours.most - len(audio))))
     except _IMPOSSIBLE as error:
         return f"they cannot be computed ({type(error).__name__}: {error})"
-    masks = [np.asarray(one[0]) for name, one in made.items() if "mask" in name and one.ndim == 2]
-    count = min([len(found), *(int(mask.sum()) for mask in masks if len(mask) == len(right))])
-    if found.shape[1:] != right.shape[1:] or count > len(right):
-        return f"{ours.name} has the shape {found.shape}, not {right.shape}"
-    largest = float(np.abs(found[:count] - right[:count]).max())
+    masks = [
+        np.asarray(value[0])
+        for name, value in features.items()
+        if "mask" in name and value.ndim == 2
+    ]
+    count = min([len(computed), *(int(mask.sum()) for mask in masks if len(mask) == len(right))])
+    if computed.shape[1:] != right.shape[1:] or count > len(right):
+        return f"{ours.name} has the shape {computed.shape}, not {right.shape}"
+    largest = float(np.abs(computed[:count] - right[:count]).max())
     if largest > TOLERANCE * max(1.0, float(np.ptp(right[:count]))):
         return f"{ours.name} differs by up to {largest:.3g}"
     return None

@@ -37,9 +37,9 @@ class ExactComparison:
 
     def first(self) -> tuple[Any, Any, Any] | None:
         """Return the first question whose answers differ, with the package's and transformers' answer."""
-        for one, expected in zip(self.questions, self.expected, strict=True):
-            if (got := self.act(one)) != expected:
-                return one, got, expected
+        for question, expected in zip(self.questions, self.expected, strict=True):
+            if (got := self.act(question)) != expected:
+                return question, got, expected
         return None
 
     def check(self, stage: str, level: str, against: Mapping[str, Any]) -> Check:

@@ -51,10 +51,10 @@ def compare(package: Path, processor: Any) -> dict[str, str]:
     options = processors.options_of(processor)
     for size in AWKWARD:
         pixels = np.random.default_rng(0).integers(0, 256, (*size, 3), np.uint8)
-        if found := difference(ours, reference, Image.fromarray(pixels), options):
+        if problem := difference(ours, reference, Image.fromarray(pixels), options):
             raise ParityError(
                 f"An image of {size[1]} x {size[0]} pixels is processed otherwise than by transformers' {name}: "
-                f"{found}. Expected the same arrays. Compare the settings in "
+                f"{problem}. Expected the same arrays. Compare the settings in "
                 f"{PROCESSOR_SETTINGS} with those of the checkpoint."
             )
     return {"images": f"{len(AWKWARD)} images bit for bit as transformers' {name} makes them"}
@@ -76,7 +76,7 @@ def difference(
         options: Options of the call of transformers' processor.
         within: Largest difference of two numbers that counts as none.
     """
-    arguments = {name: one for name, one in options.items() if name != "return_tensors"}
+    arguments = {name: option for name, option in options.items() if name != "return_tensors"}
     if getattr(reference, "backend", "") == "torchvision":  # some join no arrays otherwise
         arguments["return_tensors"] = "pt"
     if "boxes" in inspect.signature(reference.preprocess).parameters:  # parts of the whole image
@@ -91,12 +91,12 @@ def difference(
             return None
         return f"transformers refuses it ({error})"
     try:
-        made = ours([image])
+        arrays = ours([image])
     except (CheckpointError, MediaError) as error:
         return f"it is refused ({error})"
     if "pixel_values_images" in expected:  # an old name, which the model takes no more
         expected["pixel_values"] = expected["pixel_values_images"]
-    for name, array in made.items():
+    for name, array in arrays.items():
         if name not in expected:
             continue
         right = _array(expected[name])
@@ -115,7 +115,7 @@ def _array(values: Any) -> np.ndarray[Any, Any]:
     import torch
 
     if isinstance(values, list):
-        return np.asarray([_array(one) for one in values])
+        return np.asarray([_array(value) for value in values])
     if isinstance(values, torch.Tensor) and values.dtype == torch.bfloat16:
         values = values.float()
     return np.asarray(values)

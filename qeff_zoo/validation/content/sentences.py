@@ -80,14 +80,14 @@ def judge(package: Package, answer: Mapping[str, Any] | None, level: str) -> lis
             prompt = settings.prompt(question["prompt"], name)
             text = question["text"]
             given = text if isinstance(text, str) else (text[0], text[1])
-            (found,) = replace(reader, max_length=most, prompt=prompt).read([given])
+            (encoded,) = replace(reader, max_length=most, prompt=prompt).read([given])
         except GenerationError:
             return None
         if late:
-            found = late.expanded(found, kind)
-            attended = len(found.ids) if found.attended is None else found.attended
-            return [found.ids, found.prompt_tokens, attended, late.places(found, kind)]
-        return [found.ids, found.prompt_tokens]
+            encoded = late.expanded(encoded, kind)
+            attended = len(encoded.ids) if encoded.attended is None else encoded.attended
+            return [encoded.ids, encoded.prompt_tokens, attended, late.places(encoded, kind)]
+        return [encoded.ids, encoded.prompt_tokens]
 
     comparison = ExactComparison(
         metric="same_sentence_tokens",
@@ -104,10 +104,10 @@ def judge(package: Package, answer: Mapping[str, Any] | None, level: str) -> lis
         "modules": answer["library"],
         "patched": False,
     }
-    found = [comparison.check(_STAGE, level, against)] if read else []
+    checks = [comparison.check(_STAGE, level, against)] if read else []
     if scores := answer.get("scores"):
-        found.append(_scores(package, encoder, scores).check(_STAGE, level, against))
-    return found
+        checks.append(_scores(package, encoder, scores).check(_STAGE, level, against))
+    return checks
 
 
 def _without_first(question: _Question) -> _Question:
@@ -127,8 +127,8 @@ def _scores(
 
     return ExactComparison(
         metric="same_scores",
-        questions=[one["logits"] for one in answers],
-        expected=[_rounded(one["scores"]) for one in answers],
+        questions=[answer["logits"] for answer in answers],
+        expected=[_rounded(answer["scores"]) for answer in answers],
         act=act,
         damages={"logits of half the size": lambda one: [value / 2 + 0.1 for value in one]},
     )

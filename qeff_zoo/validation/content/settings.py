@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether a package has the settings of its checkpoint: files, tokens that end generation, names of labels, prompts.
 
-In: a package, what its session made of the settings, and what `qeff_zoo.validation.reference.settings` answers for its
+In: a package, the settings that its session uses, and what `qeff_zoo.validation.reference.settings` answers for its
 checkpoint. Out: the checks of a stage of its own, and the settings for the record.
 """
 
@@ -40,8 +40,12 @@ def judge(
         "dtype": "settings",
         "patched": False,
     }
-    found = _comparisons(package, read, answer)
-    return [one.check(_STAGE, level, against) for one in found if one.questions]
+    comparisons = _comparisons(package, read, answer)
+    return [
+        comparison.check(_STAGE, level, against)
+        for comparison in comparisons
+        if comparison.questions
+    ]
 
 
 def _comparisons(
@@ -51,7 +55,7 @@ def _comparisons(
     yield ExactComparison(
         metric="same_settings",
         questions=[*files],
-        expected=[_without(one) for one in files.values()],
+        expected=[_without(file) for file in files.values()],
         act=lambda name: _without(_read(package.path / name)),
         damages={"every file missing": lambda name: f"no {name}"},
     )
@@ -94,5 +98,5 @@ def reported(read: Mapping[str, Any], answer: Mapping[str, Any]) -> dict[str, An
         "prompts": prompts.get("prompts"),
         "default_prompt_name": prompts.get("default_prompt_name"),
     }
-    found = {name: value for name, value in shown.items() if value}
-    return {"settings": found} if found else {}
+    shown_values = {name: value for name, value in shown.items() if value}
+    return {"settings": shown_values} if shown_values else {}

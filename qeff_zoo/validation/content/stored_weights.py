@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether every tensor that a package stores is the checkpoint's: no text reaches all rows of an embedding, or experts.
 
-In: a package, and what `qeff_zoo.validation.reference.stored_weights` found in its weight file. Out: one check.
+In: a package, and the result of `qeff_zoo.validation.reference.stored_weights` for its weight file. Out: one check.
 """
 
 import json
@@ -27,19 +27,19 @@ def request_of(package: Package) -> dict[str, Any]:
     """Return the part of a request to the reference: the weight file, importance and smoothing, if there are any."""
     path = package.path / WEIGHTS
     beside = {"importance": package.path / IMPORTANCE, "smoothing": package.path / SMOOTHING}
-    found: dict[str, Any] = {
+    part: dict[str, Any] = {
         name: str(file.absolute()) for name, file in beside.items() if file.is_file()
     }
     if path.is_file():
-        found |= {"weight_file": str(path.absolute()), "reads": dict(_reads(package, path))}
-    return found
+        part |= {"weight_file": str(path.absolute()), "reads": dict(_reads(package, path))}
+    return part
 
 
 def _reads(package: Package, path: Path) -> Iterator[tuple[str, str]]:
     """Yield what graphs read: the name of each tensor, and of the one that lies there."""
     import onnx  # onnx_ir would make an object of every node
 
-    places = _places(path)
+    locations = _places(path)
     for program in package.programs:
         graph = package.path / program.path
         if graph.suffix != ".onnx":
@@ -48,7 +48,7 @@ def _reads(package: Package, path: Path) -> Iterator[tuple[str, str]]:
             lies = {entry.key: entry.value for entry in tensor.external_data}
             if lies.get("location") == WEIGHTS:
                 span = int(lies.get("offset", 0)), int(lies.get("length", 0))
-                yield _READERS.sub("", tensor.name, count=1), places.get(span, _NOWHERE)
+                yield _READERS.sub("", tensor.name, count=1), locations.get(span, _NOWHERE)
 
 
 def _places(path: Path) -> dict[tuple[int, int], str]:

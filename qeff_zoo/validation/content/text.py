@@ -59,8 +59,8 @@ def judge(package: Package, answer: Mapping[str, Any] | None, level: str) -> lis
         "dtype": "text",
         "patched": False,
     }
-    found = comparisons(package.path, answer)
-    return [one.check(_STAGE, level, against) for one in found if one.questions]
+    compared = comparisons(package.path, answer)
+    return [one.check(_STAGE, level, against) for one in compared if one.questions]
 
 
 def comparisons(folder: Path, answer: Mapping[str, Any]) -> list[ExactComparison]:
@@ -118,8 +118,8 @@ def comparisons(folder: Path, answer: Mapping[str, Any]) -> list[ExactComparison
         *_of_files(folder, tokenizer, answer),
         ExactComparison(
             metric="same_token_ids",
-            questions=[one["text"] for one in texts],
-            expected=[[one["ids"], one["plain"]] for one in texts],
+            questions=[text["text"] for text in texts],
+            expected=[[text["ids"], text["plain"]] for text in texts],
             act=encode,
             damages={
                 "a space more before every text": lambda one: f" {one}",
@@ -142,15 +142,15 @@ def comparisons(folder: Path, answer: Mapping[str, Any]) -> list[ExactComparison
         ),
         ExactComparison(
             metric="same_rendered_chats",
-            questions=[one["messages"] for one in chats],
-            expected=[one["rendered"] for one in chats],
+            questions=[chat["messages"] for chat in chats],
+            expected=[chat["rendered"] for chat in chats],
             act=render,
             damages={"every first message twice": lambda one: [one[0], *one]},
         ),
         ExactComparison(
             metric="same_rendered_tools",
             questions=options,
-            expected=[one["rendered"] for one in options],
+            expected=[option["rendered"] for option in options],
             act=render_with,
             damages={
                 "every tool without its description": _plain_tools,
@@ -171,7 +171,7 @@ def _of_files(
     content = sections(json.loads(tokenizer.json)) if expected else {}
     digests = {
         exchanged: {
-            name: one.exchanged if exchanged else one.right for name, one in content.items()
+            name: value.exchanged if exchanged else value.right for name, value in content.items()
         }
         for exchanged in (False, True)
     }
@@ -195,6 +195,6 @@ def _of_files(
 def _plain_tools(question: Mapping[str, Any]) -> dict[str, Any]:
     """Return a question whose tools have no description."""
     tools = [
-        {**one, "function": {**one["function"], "description": ""}} for one in question["tools"]
+        {**tool, "function": {**tool["function"], "description": ""}} for tool in question["tools"]
     ]
     return {**question, "tools": tools}

@@ -45,14 +45,14 @@ def sections(content: Mapping[str, Any]) -> dict[str, Section]:
         content: A backend as `to_str` returns it, parsed.
     """
     model = content["model"]
-    found: dict[str, Any] = {
+    sections_: dict[str, Any] = {
         "model": {name: value for name, value in model.items() if name not in _LONG},
         "added_tokens": content["added_tokens"],
         **{name: content.get(name) for name in _PARTS},
     }
     digests = {
         name: Section(_digest(value).hexdigest(), _digest(_exchanged(value)).hexdigest())
-        for name, value in found.items()
+        for name, value in sections_.items()
     }
     return {f"model.{name}": _of_long(model[name]) for name in _LONG if model.get(name)} | digests
 

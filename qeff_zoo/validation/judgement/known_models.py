@@ -94,11 +94,11 @@ def agreeing_tasks(recipe: Recipe, folder: Path = FOLDER) -> frozenset[str]:
         folder: Folder such as `validated_models/`.
     """
     path = tiny_evidence(recipe.model_type, folder)
-    found = json.loads(path.read_bytes()) if path.is_file() else {}
-    if found.get("recipe") != recipe_digest(recipe):
+    verdicts = json.loads(path.read_bytes()) if path.is_file() else {}
+    if verdicts.get("recipe") != recipe_digest(recipe):
         return frozenset()
     return frozenset(
-        name for name, task in found["tasks"].items() if task["verdict"] == "validated"
+        name for name, task in verdicts["tasks"].items() if task["verdict"] == "validated"
     )
 
 
@@ -155,22 +155,24 @@ def _worst(recipe: Recipe, target: str, path: Path) -> str:
     """Return the worst verdict of a file on a recipe's tiny models."""
     known = json.loads(path.read_bytes())["models"] if path.is_file() else {}
     named = (f"{recipe.model_type}-{tiny.name}" for tiny in recipe.tiny)
-    found = [known[name] for name in named if name in known]
-    worst = next((name for name in _OLDER if name in {one["verdict"] for one in found}), "")
-    current = all(one.get("made_of") == made_of(recipe, target) for one in found)
+    verdicts = [known[name] for name in named if name in known]
+    worst = next(
+        (name for name in _OLDER if name in {result["verdict"] for result in verdicts}), ""
+    )
+    current = all(result.get("made_of") == made_of(recipe, target) for result in verdicts)
     return worst if current else _OLDER[worst]
 
 
 def _read_evidence(folder: Path, recipes: Mapping[str, Recipe]) -> Iterator[Model]:
     for file in folder.glob("[!_]*/*.json"):
-        found = json.loads(file.read_bytes())
-        covered = found["model_type"] in recipes
+        content = json.loads(file.read_bytes())
+        covered = content["model_type"] in recipes
         yield Model(
-            model_id=found["model_id"] or found["name"],
-            model_type=found["model_type"],
-            recipe=registry.file_name(found["model_type"]) if covered else None,
-            task=found["task"],
-            status=_highest(found["records"]),
+            model_id=content["model_id"] or content["name"],
+            model_type=content["model_type"],
+            recipe=registry.file_name(content["model_type"]) if covered else None,
+            task=content["task"],
+            status=_highest(content["records"]),
         )
 
 

@@ -138,8 +138,8 @@ def divergences(expected: Array, got: Array) -> Array:
     weights /= weights.sum(axis=1, keepdims=True)
 
     def mean(values: Array) -> Array:
-        found: Array = (weights * values).sum(axis=1, dtype=np.float64)
-        return found
+        means: Array = (weights * values).sum(axis=1, dtype=np.float64)
+        return means
 
     moved -= mean(moved)[:, None].astype(moved.dtype)
     divergence: Array = np.maximum(0, np.log1p(mean(np.expm1(moved))) - mean(moved))
@@ -162,7 +162,8 @@ def in_common(answers: Sequence[Array], others: Sequence[Array]) -> tuple[Array,
         others: Answers of another.
     """
     pairs = [
-        (one[: len(other)], other[: len(one)]) for one, other in zip(answers, others, strict=True)
+        (answer[: len(other)], other[: len(answer)])
+        for answer, other in zip(answers, others, strict=True)
     ]
     first, second = (np.concatenate(side) for side in zip(*pairs, strict=True))
     return first, second
@@ -234,13 +235,13 @@ class Judge:
         """
         both = (expected, got), (canary.of(expected), canary.answers)
         errors = [self.error(*pair) for pair in both]
-        found = [("max_relative_error", "<=", self.allowed_error, errors)]
+        limits = [("max_relative_error", "<=", self.allowed_error, errors)]
         if distance := self.comparison.distance:
             between = distance.between()
             apart = [float(between(*pair).max()) for pair in both]
-            found.append((f"max_{distance.metric}", "<=", self.allowed_divergence, apart))
+            limits.append((f"max_{distance.metric}", "<=", self.allowed_divergence, apart))
         mutation = canary.mutation
-        checks = [self._check(stage, *one, mutation, positions=len(expected)) for one in found]
+        checks = [self._check(stage, *limit, mutation, positions=len(expected)) for limit in limits]
         if canary.faults:
             checks[0]["faults"] = [
                 self._fault(words, self.error(expected, answers), checks[0])
@@ -273,8 +274,8 @@ class Judge:
         """
         both, exact = (got, canary.answers), Threshold(1.0, "exact")
         agreed = [float((one.argmax(axis=1) == tokens).mean()) for one in both]
-        found = "drawn_tokens", ">=", exact, agreed, canary.mutation
-        check = self._check(stage, *found, positions=len(tokens))
+        values = "drawn_tokens", ">=", exact, agreed, canary.mutation
+        check = self._check(stage, *values, positions=len(tokens))
         return {
             **check,
             "note": "tokens that the program drew, by the logits that it drew them from",

@@ -113,8 +113,10 @@ def measured(package: Package, folder: Path = Path("validated_models")) -> Mappi
     """
     path = _path_of(package, folder)
     records = json.loads(path.read_bytes())["records"] if path.is_file() else []
-    found = (one.get("measured") for one in records if one["build_key"] == package.build_key)
-    return next(found, None)
+    measurements = (
+        record.get("measured") for record in records if record["build_key"] == package.build_key
+    )
+    return next(measurements, None)
 
 
 def add_measured(
@@ -132,7 +134,9 @@ def add_measured(
     """
     path = _path_of(package, folder)
     content = json.loads(path.read_bytes()) if path.is_file() else {"records": []}
-    entry = next((one for one in content["records"] if one["build_key"] == package.build_key), None)
+    entry = next(
+        (record for record in content["records"] if record["build_key"] == package.build_key), None
+    )
     if entry is None:
         raise PackageError(
             f"Package {package.name!r} has no record in {str(path)!r}. Expected one, to which measurements are added. "
@@ -149,18 +153,18 @@ def _path_of(package: Package, folder: Path) -> Path:
 
 def write_tiny(
     recipe: Recipe,
-    found: Mapping[tuple[str, str], Record],
+    results: Mapping[tuple[str, str], Record],
     folder: Path = Path("validated_models"),
 ) -> Path:
     """Write what came of a recipe's tiny models to `_tiny/MODEL_TYPE.json`, in place of what was there.
 
     Args:
         recipe: Recipe with its own task.
-        found: Results by task and name of the tiny model.
+        results: Results by task and name of the tiny model.
         folder: Folder of all records.
     """
     tasks: dict[str, Any] = {}
-    for (task, name), record in sorted(found.items()):
+    for (task, name), record in sorted(results.items()):
         entry = tasks.setdefault(task, {"verdict": "validated", "models": {}})
         entry["models"][name] = _summary(record)
         if not record.passed:
@@ -169,7 +173,7 @@ def write_tiny(
     content = {
         "model_type": recipe.model_type,
         "recipe": recipe_digest(recipe),
-        "versions": next(iter(found.values())).versions,
+        "versions": next(iter(results.values())).versions,
         "tasks": tasks,
     }
     return _write(path, content)
@@ -182,7 +186,7 @@ OnTarget: TypeAlias = Record | CompileError
 def write_on_target(
     recipe: Recipe,
     target: str,
-    found: Mapping[str, OnTarget],
+    results: Mapping[str, OnTarget],
     folder: Path = Path("validated_models"),
 ) -> Path:
     """Write what came of tiny models on a target to `_targets/TARGET.json`, beside those of other recipes.
@@ -190,24 +194,24 @@ def write_on_target(
     Args:
         recipe: Recipe with its own task.
         target: Name of the target.
-        found: Results by name of the tiny model.
+        results: Results by name of the tiny model.
         folder: Folder of all records.
     """
     path = target_evidence(target, folder)
     kept = json.loads(path.read_bytes())["models"] if path.is_file() else {}
     versions = dict(targets.find(target).resolve({}, {}).toolchain)
     of = {"made_of": made_of(recipe, target), "versions": versions}
-    made = {name: {**_verdict(one), **of} for name, one in found.items()}
-    return _write(path, {"target": target, "models": {**kept, **made}})
+    verdicts = {name: {**_verdict(result), **of} for name, result in results.items()}
+    return _write(path, {"target": target, "models": {**kept, **verdicts}})
 
 
-def _verdict(found: OnTarget) -> dict[str, Any]:
-    if isinstance(found, CompileError):
-        return {"verdict": "refused", "why": str(found)}
-    errors = [one for one in found.checks if one["metric"] == "max_relative_error"]
+def _verdict(results: OnTarget) -> dict[str, Any]:
+    if isinstance(results, CompileError):
+        return {"verdict": "refused", "why": str(results)}
+    errors = [check for check in results.checks if check["metric"] == "max_relative_error"]
     worst = max(errors, key=_excess)
     return {
-        "verdict": "agrees" if found.passed else "differs",
+        "verdict": "agrees" if results.passed else "differs",
         "max_relative_error": worst["value"],
         "<=": worst["threshold"],
     }

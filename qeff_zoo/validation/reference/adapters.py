@@ -35,7 +35,7 @@ def merge(model: Any, adapters: Sequence[Mapping[str, Any]]) -> None:
         adapters: Each with its `folder` and its `weight`.
 
     Raises:
-        ValueError: An adapter has something that nothing here knows.
+        ValueError: An adapter has a tensor or setting that is unsupported here.
     """
     for adapter in adapters:
         folder = Path(adapter["folder"])
@@ -53,7 +53,9 @@ def merge(model: Any, adapters: Sequence[Mapping[str, Any]]) -> None:
         modules = {name.rpartition(".lora_")[0] for name in tensors if ".lora_" in name}
         for module in sorted(modules):
             mark = f"{module}.lora_"
-            own = {name[len(mark) :]: one for name, one in tensors.items() if name.startswith(mark)}
+            own = {
+                name[len(mark) :]: value for name, value in tensors.items() if name.startswith(mark)
+            }
             layer = _find(model, module)
             _untie(model, layer, "weight")
             _merge_layer(layer, own, adapter["weight"] * _scaling(config, module), module)
@@ -62,7 +64,7 @@ def merge(model: Any, adapters: Sequence[Mapping[str, Any]]) -> None:
 def _untie(model: Any, layer: Any, name: str) -> None:
     """Give a layer a copy of a parameter that others share: an adapter changes the layer alone."""
     parameter = getattr(layer, name)
-    every = (one for _, one in model.named_parameters(remove_duplicate=False))
+    every = (tensor for _, tensor in model.named_parameters(remove_duplicate=False))
     if sum(one is parameter for one in every) > 1:
         setattr(layer, name, nn.Parameter(parameter.detach().clone(), requires_grad=False))
 
@@ -72,8 +74,8 @@ def _find(model: Any, path: str) -> nn.Module:
     modules = dict(model.named_modules())
     for known in _spelled(model, path):
         if known in modules:
-            found: nn.Module = modules[known]
-            return found
+            module: nn.Module = modules[known]
+            return module
     raise ValueError(f"The model has no {path!r}.")
 
 
@@ -94,12 +96,14 @@ def _merge_stacks(
     for path, module in model.named_modules():
         names = [name for name, _ in module.named_parameters(recurse=False)]
         inside = [
-            name for name in names if any(f".{path}.{name}".endswith(f".{one}") for one in targets)
+            name
+            for name in names
+            if any(f".{path}.{name}".endswith(f".{target}") for target in targets)
         ]
         for depth, name in enumerate(reversed(inside)):  # the first is wrapped innermost
             wrapped = "base_layer." * depth
             known = [f"base_model.model.{one}.{wrapped}lora_" for one in _spelled(model, path)]
-            mark = next(one for one in known if f"{one}A.weight" in saved)
+            mark = next(entry for entry in known if f"{entry}A.weight" in saved)
             down, up = (saved.pop(f"{mark}{side}.weight").float() for side in "AB")
             parameter = getattr(module, name)
             count = len(parameter)

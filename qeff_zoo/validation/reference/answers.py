@@ -40,7 +40,7 @@ class Answers:
     arrays: Mapping[str, Array]
 
     def answered(self, variant: str, keys: Sequence[Key]) -> list[int]:
-        """Return the places of the questions that a variant answered, which may have read beginnings alone."""
+        """Return the indices of the questions that a variant answered, which may have read beginnings alone."""
         counts = {
             number: len(self.arrays[f"{variant}.{number}"])
             for number in {one for one, _, _ in keys}
@@ -49,17 +49,17 @@ class Answers:
 
     def at(self, variant: str, keys: Sequence[Key]) -> Array:
         """Return a variant's answers to some questions."""
-        found = []
+        arrays = []
         for number, index, run in keys:
             name = f"{variant}.{number}"
-            found.append(self.arrays.get(f"{name}.{run}", self.arrays[name])[index])
-        return np.stack(found)
+            arrays.append(self.arrays.get(f"{name}.{run}", self.arrays[name])[index])
+        return np.stack(arrays)
 
     def all(self, variant: str) -> Array:
         """Return all answers of a variant."""
         names = [name.split(".") for name in self.arrays]
-        found = [name for name in names if name[0] == variant and len(name) == 2]
-        return np.concatenate([self.arrays[".".join(name)] for name in found])
+        answers = [name for name in names if name[0] == variant and len(name) == 2]
+        return np.concatenate([self.arrays[".".join(name)] for name in answers])
 
     def beside(self, variant: str, other: str) -> tuple[Array, Array]:
         """Return the answers of two variants to the questions that both answered."""
@@ -157,9 +157,9 @@ class Reference:
             log = (self._folder / "log").read_text(encoding="utf-8", errors="replace")
             raise _no_reference(request, log, code)
         with np.load(self._folder / "answer.npz", allow_pickle=False) as answer:
-            found = dict(answer)
-        about = json.loads(str(found.pop("about")))
-        return Answers(about=about, arrays=found)
+            content = dict(answer)
+        about = json.loads(str(content.pop("about")))
+        return Answers(about=about, arrays=content)
 
 
 def _no_reference(request: Mapping[str, Any], log: str, code: int) -> ParityError:

@@ -75,7 +75,7 @@ class Assistant(DraftLayerLogits):
         after: Sequence[Sequence[int]],
     ) -> Tensor:
         """As of `DraftLayerLogits`."""
-        (read,), found = self._read, []
+        (read,), logits = self._read, []
         embed = self.model.get_input_embeddings()
         for row, column, tokens in zip(rows, columns, after, strict=True):
             state, answers = read[row, column][None, None], list[Tensor]()
@@ -97,8 +97,8 @@ class Assistant(DraftLayerLogits):
                 )
                 answers.append(output.logits[0, 0])
                 state = output.last_hidden_state
-            found.append(torch.stack(answers + answers[-1:] * (LAYER_ANSWERS - len(answers))))
-        return torch.stack(found)
+            logits.append(torch.stack(answers + answers[-1:] * (LAYER_ANSWERS - len(answers))))
+        return torch.stack(logits)
 
 
 @contextmanager

@@ -168,18 +168,18 @@ def narrow_window(model: Any) -> Iterator[None]:
     configs = [model.config.get_text_config()]
     configs += [*(getattr(configs[0], "per_layer_config", None) or ())]
     holders = [one for one in (*configs, *model.modules()) if _window(one)]
-    for one in holders:
-        one.sliding_window -= 1
+    for holder in holders:
+        holder.sliding_window -= 1
     try:
         yield
     finally:
-        for one in holders:
-            one.sliding_window += 1
+        for holder in holders:
+            holder.sliding_window += 1
 
 
 def _window(holder: Any) -> int:
-    found = holder.__dict__.get("sliding_window")
-    return found if isinstance(found, int) else 0
+    window = holder.__dict__.get("sliding_window")
+    return window if isinstance(window, int) else 0
 
 
 def inputs_of(

@@ -58,7 +58,7 @@ class DFlash(DraftLayerLogits):
         columns: Sequence[int],
         after: Sequence[Sequence[int]],
     ) -> Tensor:
-        """Return (places, tokens, vocab) of some places, given the next token; fewer repeat the last."""
+        """Return (positions, tokens, vocab) of some positions, given the next token; fewer repeat the last."""
         joined = self._parts["fc"](torch.cat(self._read, -1))
         context, found = self._normed(joined, "hidden_norm"), list[Tensor]()
         for row, column, tokens in zip(rows, columns, after, strict=True):

@@ -68,11 +68,11 @@ def _own_tensors(folder: Path, files: Sequence[str], wanted: set[str]) -> dict[s
     if decoded := decoded_weights(folder):
         known = wanted & {*decoded.tensors}  # scales of others are not
         return {name: plain(decoded.tensors[name][:]) for name in known}
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     for file in files:
         with safe_open(folder / file, "pt") as opened:
-            found |= {name: plain(opened.get_tensor(name)) for name in wanted & {*opened.keys()}}
-    return found
+            tensors |= {name: plain(opened.get_tensor(name)) for name in wanted & {*opened.keys()}}
+    return tensors
 
 
 def _plain(*_: int) -> nn.Module:
@@ -95,13 +95,13 @@ def _projections(model: Any, stored: Mapping[str, Tensor], heads: int, layers: i
             own.append(put(model, last, stored[last]))
 
     def draft(hidden: Tensor, _: Tensor) -> Tensor:
-        found = []
+        logits = []
         for head in range(heads):
             state = hidden
             for linear in linears[head]:
                 state = state + functional.silu(linear(state))
-            found.append((own[head] if own else model.get_output_embeddings())(state))
-        return torch.stack(found, 1)
+            logits.append((own[head] if own else model.get_output_embeddings())(state))
+        return torch.stack(logits, 1)
 
     return draft
 
@@ -140,12 +140,12 @@ def _chained(model: Any, config: Any, stored: Mapping[str, Tensor], heads: int) 
 
     def draft(hidden: Tensor, tokens: Tensor) -> Tensor:
         state = norm(hidden) / 2**0.5 if config.get("scale_input") else hidden
-        found = []
+        logits = []
         for number, part in enumerate(parts):
             state = part["proj"](state) + part["emb"](tokens[:, number]) * (of_token / of_state)
             state = functional.gelu(norm(state) * part["ln"].weight + part["ln"].bias)
-            found.append(part["head"](state))
-        return torch.stack(found, 1)
+            logits.append(part["head"](state))
+        return torch.stack(logits, 1)
 
     return draft
 

@@ -63,14 +63,14 @@ class DraftLayerLogits:
         columns: Sequence[int],
         after: Sequence[Sequence[int]],
     ) -> Tensor:
-        """Return (places, tokens, vocab) of some places, given the next tokens; fewer repeat the last."""
+        """Return (positions, tokens, vocab) of some positions, given the next tokens; fewer repeat the last."""
         read = torch.cat(self._read, -1)  # (rows, positions, …)
         following = torch.cat([input_ids[:, 1:], input_ids[:, :1]], 1)
         following[rows, columns] = torch.tensor(
             [one[0] for one in after]
         )  # behind the end of a text come the other arguments
         every = [self.of_row(read[row], following[row]) for row in range(len(read))]
-        found, most = [], LAYER_ANSWERS
+        logits, most = [], LAYER_ANSWERS
         for row, column, tokens in zip(rows, columns, after, strict=True):
             state, cache = every[row]
             answers = [self.head(state[column])]
@@ -80,8 +80,8 @@ class DraftLayerLogits:
                 states, own = self.layer(next_ids, states[None], column + step, keys)
                 states, keys = states[0], own
                 answers.append(self.head(states))
-            found.append(torch.stack(answers + answers[-1:] * (most - len(answers))))
-        return torch.stack(found)
+            logits.append(torch.stack(answers + answers[-1:] * (most - len(answers))))
+        return torch.stack(logits)
 
     def of_row(self, read: Tensor, tokens: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Run the layer on a text; return its states (positions, size), and the keys and values of its attention."""
@@ -107,22 +107,24 @@ def put(
 ) -> Any:
     """Make a tensor the parameter of that name of what drafts, of a module of its own, and return the module."""
     *path, last = name.split(".")
-    place = model.speculator
+    owner = model.speculator
     for part in path:
-        if part not in place._modules:
-            made = kind(1, 1) if part == path[-1] else nn.Module()
-            for unset in list(made._parameters):
-                setattr(made, unset, None)
-            place.add_module(part, made)
-        place = place._modules[part]
-    setattr(place, last, nn.Parameter(tensor, requires_grad=False))
-    return place
+        if part not in owner._modules:
+            module = kind(1, 1) if part == path[-1] else nn.Module()
+            for unset in list(module._parameters):
+                setattr(module, unset, None)
+            owner.add_module(part, module)
+        owner = owner._modules[part]
+    setattr(owner, last, nn.Parameter(tensor, requires_grad=False))
+    return owner
 
 
 def layers_of(model: Any) -> nn.ModuleList:
     """Return the layers of a model's decoder."""
     count = model.config.get_text_config().num_hidden_layers
-    every = (one for one in model.get_decoder().modules() if isinstance(one, nn.ModuleList))
+    every = (
+        module for module in model.get_decoder().modules() if isinstance(module, nn.ModuleList)
+    )
     return next(one for one in every if len(one) == count)
 
 
@@ -140,10 +142,12 @@ def rotate(values: Tensor) -> Tensor:
 def _attended(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """Let the last positions see all before them: (positions, heads, size); keys have more of them, and fewer heads."""
     times, length = query.shape[1] // key.shape[1], len(key)
-    key, value = (one.repeat_interleave(times, 1).transpose(0, 1) for one in (key, value))
+    key, value = (
+        projection.repeat_interleave(times, 1).transpose(0, 1) for projection in (key, value)
+    )
     scores = query.transpose(0, 1) @ key.mT / math.sqrt(query.shape[-1])
-    place = torch.arange(length)
-    hidden = place[None] > place[length - len(query) :, None]
+    index = torch.arange(length)
+    hidden = index[None] > index[length - len(query) :, None]
     return (scores.masked_fill(hidden, -math.inf).softmax(-1) @ value).transpose(0, 1).flatten(1)
 
 
@@ -183,8 +187,8 @@ class Eagle3(DraftLayerLogits):
 
     def joined(self, read: Tensor) -> Tensor:
         """Return the three states, joined by a matrix."""
-        found: Tensor = self._parts["fc"](read)
-        return found
+        joined: Tensor = self._parts["fc"](read)
+        return joined
 
     def layer(
         self, tokens: Tensor, states: Tensor, start: int, cache: list[Tensor] | None
@@ -194,11 +198,11 @@ class Eagle3(DraftLayerLogits):
         normed = self._normed(states, "hidden_norm")
         both = torch.cat([self._normed(embed(tokens), "input_layernorm"), normed], -1)
         query, key, value = (
-            self._parts[f"self_attn.{one}_proj"](both).unflatten(-1, (-1, self._size))
-            for one in "qkv"
+            self._parts[f"self_attn.{letter}_proj"](both).unflatten(-1, (-1, self._size))
+            for letter in "qkv"
         )
-        places = torch.arange(start, start + len(tokens))[None]
-        cos, sin = (one[0, :, None].to(both.dtype) for one in self._rotary(both, places))
+        positions = torch.arange(start, start + len(tokens))[None]
+        cos, sin = (one[0, :, None].to(both.dtype) for one in self._rotary(both, positions))
         query, key = (one * cos + rotate(one) * sin for one in (query, key))
         if cache:
             key, value = (torch.cat(pair) for pair in zip(cache, (key, value), strict=True))
@@ -251,7 +255,7 @@ class Mtp(DraftLayerLogits):
         )
         unread = ("lm_head.weight", "embed_tokens.weight", "embeddings.weight")
         without = _WITHOUT.get(settings.get("without"), {})
-        missing = {one for one in loaded["missing_keys"] if not one.endswith(unread)}
+        missing = {key for key in loaded["missing_keys"] if not key.endswith(unread)}
         missing = {one for one in missing if not any(part in one for part in without)}
         missing = {one for one in missing if not multimodal or ".language_model." in one}
         if missing := missing or {*loaded["unexpected_keys"]}:

@@ -33,7 +33,7 @@ def load_model(request: Mapping[str, Any], task: str, rope_factors: str | None) 
     GPU.
 
     Args:
-        request: With `checkpoint`, `gguf` and `adapters`, as `Checkpoint.located` says them.
+        request: With `checkpoint`, `gguf` and `adapters`, as `Checkpoint.located` returns them.
         task: Hub pipeline tag.
         rope_factors: Set of longrope factors for every text: "short" or "long"; None for other models.
     """
@@ -64,7 +64,7 @@ def load_model(request: Mapping[str, Any], task: str, rope_factors: str | None) 
     _check(model, loaded["missing_keys"], loaded["unexpected_keys"], decoded=_decodes(request))
     adapters = request.get("adapters", ())
     if getattr(model, "_hf_peft_config_loaded", False):  # one that lies beside it is on already
-        adapters = [one for one in adapters if not Path(one["folder"]).samefile(folder)]
+        adapters = [adapter for adapter in adapters if not Path(adapter["folder"]).samefile(folder)]
     merge(model, adapters)
     return _set(model, rope_factors)
 
@@ -166,7 +166,7 @@ def _gguf_tensors(paths: Sequence[str], empty: Any) -> Mapping[str, Any]:
 def _quantization(folder: Path) -> dict[str, Any]:
     """Return what a checkpoint's config.json, or ModelOpt's file beside it, sets about its quantization."""
     config = _config(folder)
-    found = dict(config.get("quantization_config") or {})
+    settings = dict(config.get("quantization_config") or {})
     if "bits" in (config.get("quantization") or {}):
         return {
             **config["quantization"],
@@ -174,9 +174,9 @@ def _quantization(folder: Path) -> dict[str, Any]:
             "model_type": config["model_type"],
         }
     beside = folder / "hf_quant_config.json"
-    if not found and beside.is_file():
-        found = dict(json.loads(beside.read_bytes())["quantization"])
-    return {"quant_method": "modelopt", **found} if "quant_algo" in found else found
+    if not settings and beside.is_file():
+        settings = dict(json.loads(beside.read_bytes())["quantization"])
+    return {"quant_method": "modelopt", **settings} if "quant_algo" in settings else settings
 
 
 def is_pipeline(folder: Path) -> bool:

@@ -34,7 +34,7 @@ def require_videos(model_type: str) -> None:
     # A part of a model, such as an Omni's thinker, has the processor of the whole, after which its module is named.
     types = {model_type, model_type_to_module_name(model_type)}
     names = (_PROCESSORS[one] for one in types & _PROCESSORS.keys())
-    processor = next((getattr(transformers, one) for one in names if one), None)
+    processor = next((getattr(transformers, name) for name in names if name), None)
     takes = processor and "video_processor" in inspect.signature(processor.__init__).parameters
     if not takes and not types & _VIDEO_PROCESSORS.keys():
         kind = processor.__name__ if processor else "AutoProcessor"
@@ -47,9 +47,9 @@ class Media:
     """Arguments of a forward besides its tokens.
 
     Args:
-        request: With `media`, how many each sequence has, and `of_media`, what the recipe says of them.
+        request: With `media`, how many each sequence has, and `of_media`, the recipe's values for them.
         arrays: `media.sequence.number.name`, as a processor prepares each.
-        model: Hugging Face's, which takes some of what a processor says, and has no use for the rest.
+        model: Hugging Face's model, which takes some outputs of a processor, and ignores the rest.
     """
 
     def __init__(
@@ -73,7 +73,9 @@ class Media:
             for name, value in vars(model.config).items()
             if name.startswith(("image_", "video_")) and name.endswith("_token_id")
         ]
-        self._among = [getattr(model.config, name) for one in self._media[:1] for name in one.among]
+        self._among = [
+            getattr(model.config, name) for medium in self._media[:1] for name in medium.among
+        ]
         self._arrays = {
             name: torch.from_numpy(array)
             for name, array in arrays.items()
@@ -92,26 +94,28 @@ class Media:
         """
         if not self._counts:
             return {}
-        found: dict[str, list[Tensor]] = {}
+        joined: dict[str, list[Tensor]] = {}
         for number in numbers:
-            for place in range(self._counts[number]):
-                prefix = f"media.{number}.{place}."
+            for index in range(self._counts[number]):
+                prefix = f"media.{number}.{index}."
                 for name in self._arrays:
                     plain = name.removeprefix(prefix)
                     if plain != name and plain in self._taken:
-                        found.setdefault(plain, []).append(self._arrays[name])
+                        joined.setdefault(plain, []).append(self._arrays[name])
         images = self._images
-        if found and images and images.pixels in found:
-            found = images.joined(found)
+        if joined and images and images.pixels in joined:
+            joined = images.joined(joined)
         crossing = bool(images and images.by_cross_attention)
-        masks = {one.mask for one in self._media}
+        masks = {medium.mask for medium in self._media}
         shown = {
             name: torch.cat(_alike(parts, of_mask=name in masks), int(crossing))
-            for name, parts in found.items()
+            for name, parts in joined.items()
         }
         if images and crossing and shown:
             shown[_TILE_MASK] = self._tile_mask(input_ids, shown[images.mask])
-        shown |= {name: one.to(dtype) for name, one in shown.items() if one.is_floating_point()}
+        shown |= {
+            name: tensor.to(dtype) for name, tensor in shown.items() if tensor.is_floating_point()
+        }
         media = next(iter(self._media), None)
         if media and (types := media.types) and shown:
             own = torch.tensor([self._placeholder, *self._among])
@@ -144,15 +148,15 @@ class Media:
         """Return the tiles that each token attends to, by the rule of transformers' own processor."""
         rule = importlib.import_module(self._module.replace("modeling_", "processing_"))
         (tokens,), counts = input_ids.tolist(), there.sum(2).tolist()
-        places = rule.get_cross_attention_token_mask(tokens, self._placeholder)
+        mask = rule.get_cross_attention_token_mask(tokens, self._placeholder)
         dense = rule.convert_sparse_cross_attention_mask_to_dense(
-            [places], counts, there.shape[2], len(tokens)
+            [mask], counts, there.shape[2], len(tokens)
         )
         return torch.from_numpy(dense)
 
     def _types(self, placeholders: Tensor) -> Tensor:
         """Mark image tokens by 1; or prompt tokens, which end with the last image, by 0."""
-        if not any(one.whole == "prompt" for one in self._media[:1]):
+        if not any(medium.whole == "prompt" for medium in self._media[:1]):
             return placeholders.long()
         before = placeholders.flip(1).cumsum(1).flip(1)  # placeholders from here on
         return (before == 0).long()

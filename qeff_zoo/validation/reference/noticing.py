@@ -106,19 +106,19 @@ class Noticing:
             left = {one for one in left if not self._error(one, runs[variant]) >= self._plain}
         faults = []
         for number, fault in enumerate(self._faults):
-            found = faulty(number)
-            if found and self._error(fault.stage, found) > self._noise:
-                runs[f"fault.{number}"] = found
+            answers = faulty(number)
+            if answers and self._error(fault.stage, answers) > self._noise:
+                runs[f"fault.{number}"] = answers
                 faults.append(
                     {"stage": fault.stage, "words": fault.words, "variant": f"fault.{number}"}
                 )
         return runs, {"stages": noticed, "faults": faults}
 
-    def _error(self, stage: str, found: Mapping[int, Array]) -> float:
+    def _error(self, stage: str, answers: Mapping[int, Array]) -> float:
         """Return the largest error of damaged answers to the questions of a stage."""
         errors = [
-            relative_errors(self._expected[number][[index]], found[number][[index]], self._spread)
+            relative_errors(self._expected[number][[index]], answers[number][[index]], self._spread)
             for number, index in self._stages[stage]
-            if index < len(found[number])
+            if index < len(answers[number])
         ]
         return float(np.nan_to_num(np.max(errors), nan=np.inf))

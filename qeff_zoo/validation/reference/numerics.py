@@ -44,7 +44,7 @@ class LeftSide:
         start: Offset of the matrix in its storage, in elements.
         stop: End of the matrix in its storage, in elements.
         block: Columns that share a scale; 0 for all of a row.
-        order: The column at each place, (columns,), where they are sorted before; None where they are not.
+        order: The column at each position, (columns,), where they are sorted before; None where they are not.
     """
 
     start: int
@@ -110,9 +110,9 @@ def round_weights(
     named = dict(model.named_parameters(remove_duplicate=False))
     for name, values in smoothed(named, preparation.smoothing).items():
         named[name].data = values
-    places = [place_of(named, matrix.name) for matrix in matrices]
-    last = {name: at for at, (name, _) in enumerate(places)}
-    for at, (matrix, (name, number)) in enumerate(zip(matrices, places, strict=True)):
+    parameters = [place_of(named, matrix.name) for matrix in matrices]
+    last = {name: at for at, (name, _) in enumerate(parameters)}
+    for at, (matrix, (name, number)) in enumerate(zip(matrices, parameters, strict=True)):
         # What is replaced by a rounded matrix is in memory no longer.
         parameter = named.pop(name) if last[name] == at else named[name]
         stored = parameter.data
@@ -186,8 +186,10 @@ class Widest(TorchFunctionMode):
         try:
             return func(*args, **(kwargs or {}))
         except RuntimeError:
-            found = {one.dtype for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)}
-            if not found >= {torch.float32, torch.float64}:
+            dtypes = {
+                leaf.dtype for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)
+            }
+            if not dtypes >= {torch.float32, torch.float64}:
                 raise
             args, kwargs = tree_map_only(Tensor, _widened, (args, kwargs or {}))
             return func(*args, **kwargs)
@@ -282,5 +284,5 @@ def _to_int8_and_back(values: Tensor, side: LeftSide) -> Tensor:
     blocks = padded.unflatten(-1, (-1, block))
     scale: Tensor = blocks.abs().amax(-1, keepdim=True) / _INT8_MAX
     rounded: Tensor = torch.round(blocks / scale.where(scale > 0, 1.0)) * scale
-    found = rounded.flatten(-2)[..., :columns]
-    return found if side.order is None else found[..., torch.argsort(side.order)]
+    restored = rounded.flatten(-2)[..., :columns]
+    return restored if side.order is None else restored[..., torch.argsort(side.order)]

@@ -74,9 +74,9 @@ def with_image(pipeline: Any, *, masked: bool) -> Any:
     kind = getattr(diffusers, name.removesuffix("Pipeline") + suffix)
     known = inspect.signature(kind.__init__).parameters
     given = {**pipeline.config, **pipeline.components}
-    made = kind(**{key: value for key, value in given.items() if key in known})
-    made.set_progress_bar_config(disable=True)
-    return made
+    converted = kind(**{key: value for key, value in given.items() if key in known})
+    converted.set_progress_bar_config(disable=True)
+    return converted
 
 
 def load_pipeline(folder: Path) -> LoadedPipeline:

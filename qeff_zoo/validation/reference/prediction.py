@@ -36,8 +36,8 @@ def main(arguments: Sequence[str]) -> None:
     model = load_model(request, request["task"], factors)
     device, matrices = request.get("device"), Numerics.from_dict(request["numerics"]).matrices
     with computing_as(model, DeviceNumerics(**device), matrices) if device else nullcontext():
-        found = answers_of(model, request).alone()
+        outputs = answers_of(model, request).alone()
     assert_unpatched()
     about = json.dumps({"class": type(model).__name__})
-    arrays = {f"reference.{number}": array for number, array in enumerate(found)}
+    arrays = {f"reference.{number}": array for number, array in enumerate(outputs)}
     np.savez(arguments[0], allow_pickle=False, about=np.array(about), **arrays)

@@ -124,8 +124,8 @@ def _serve(where: str) -> None:
             if os.fork() == 0:
                 listening.close()
                 _become(client, files, **json.loads(message))
-            for one in files:
-                os.close(one)
+            for file in files:
+                os.close(file)
             client.close()
 
 

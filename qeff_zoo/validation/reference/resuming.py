@@ -66,11 +66,11 @@ class Resuming:
         with damaged(self._answers.halves, damage) as words:
             if not (self._tried and self._is_in_last(words)):
                 return words, self._answers.beginnings(numbers, length)
-            found = {}
+            states = {}
             for number in numbers:
                 with self._from_last(number):
-                    found[number] = self._answers.run_prefix(number, length)
-            return words, found
+                    states[number] = self._answers.run_prefix(number, length)
+            return words, states
 
     def _is_in_last(self, words: str) -> bool:
         """Return whether a damage, by its words, is in the last layer."""

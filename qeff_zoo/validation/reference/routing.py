@@ -55,7 +55,7 @@ def follow(scores: Array, own: Array, package: Array, within: float) -> Followed
     Args:
         scores: (…, n).
         own: Routing of the model, (…, k).
-        package: Routing of the package, (…, k or another number); indices that are not options say nothing.
+        package: Routing of the package, (…, k or another number); indices that are not options are ignored.
         within: Largest difference of two scores whose order noise can flip.
     """
     mine, visible = members(own, scores.shape[-1]), scores > _HIDDEN
@@ -134,13 +134,13 @@ class _Watch(TorchDispatchMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         result = func(*args, **(kwargs or {}))
-        kind, place = _OPERATORS.get(func, ("", 0))
+        kind, output_index = _OPERATORS.get(func, ("", 0))
         if _UNWATCHED.get() or kind not in self._kinds or not args[0].is_floating_point():
             return result
         given: Tensor = args[0]
         name = f"{kind}.{self._calls[kind]}"
         self._calls[kind] += 1
-        dim = (*args, -1)[place + 1] if kind == "topk" else args[1]
+        dim = (*args, -1)[output_index + 1] if kind == "topk" else args[1]
         if dim % given.dim() != given.dim() - 1:
             return result
         keeps = result[1].dim() == given.dim()
@@ -152,9 +152,9 @@ class _Watch(TorchDispatchMode):
         if chosen is None or chosen is own:
             return result
         as_given = as_it_was(chosen, given.shape, *self._shape)
-        found = torch.from_numpy(np.ascontiguousarray(as_given))
-        values = given.gather(-1, found)
-        both = (values, found) if keeps else (values[..., 0], found[..., 0])
+        tensor = torch.from_numpy(np.ascontiguousarray(as_given))
+        values = given.gather(-1, tensor)
+        both = (values, tensor) if keeps else (values[..., 0], tensor[..., 0])
         return type(result)(both)
 
 
@@ -193,9 +193,9 @@ class Choices:
             spread = float(visible.std(dtype=np.float64)) if visible.size else 0.0
             self._spread[name] = max(self._spread.get(name, 0.0), spread)
             rest = np.where(members(own, scores.shape[-1]), -np.inf, scores)
-            places = np.concatenate([own, rest.argmax(-1)[..., None]], -1)
-            sequence.indices[name], sequence.places[name] = own[0], places[0]
-            sequence.scores[name] = np.take_along_axis(scores, places, -1)[0]
+            indices = np.concatenate([own, rest.argmax(-1)[..., None]], -1)
+            sequence.indices[name], sequence.places[name] = own[0], indices[0]
+            sequence.scores[name] = np.take_along_axis(scores, indices, -1)[0]
 
         return self._watch(lengths, choose, sequence.calls)
 
@@ -210,10 +210,10 @@ class Choices:
             for row, (sequence, length) in enumerate(zip(every, lengths, strict=True)):
                 wanted[row, :length, :, : sequence.indices[name].shape[-1]] = sequence.indices[name]
                 self._compare(name, sequence, scores[row, :length])
-            found = follow(scores, own, wanted, np.inf)
-            self._turned[0] += found.near
+            followed = follow(scores, own, wanted, np.inf)
+            self._turned[0] += followed.near
             self._turned[1] += int((wanted >= 0).sum())
-            return found.indices
+            return followed.indices
 
         return self._watch(lengths, choose, Counter())
 
@@ -234,10 +234,10 @@ class Choices:
                 return None
             package = np.full((1, scores.shape[1], *ours.shape[1:]), -1)
             package[0, : len(ours)] = ours
-            found = follow(scores, own, package, self.within(name))
-            counts[0] += found.near
-            counts[1] += found.equal
-            return found.indices
+            followed = follow(scores, own, package, self.within(name))
+            counts[0] += followed.near
+            counts[1] += followed.equal
+            return followed.indices
 
         return lambda _, lengths: self._watch(lengths, choose, Counter())
 
@@ -258,15 +258,15 @@ class Choices:
 
     def summary(self) -> dict[str, Any]:
         """Return the number of routed choices, of replaced ones, and the maximum."""
-        made = sum(indices.size for every in self._chosen for indices in every.values())
+        total = sum(indices.size for every in self._chosen for indices in every.values())
         turned, all_ = self._turned
         allowed = max(self._factor * turned / max(1, all_), _LEAST_SHARE)
         near, equal = (sum(count[at] for count in self.followed.values()) for at in (0, 1))
         return {
-            "made": made,
+            "made": total,
             "near": near,
             "equal": equal,
-            "share": near / max(1, made),
+            "share": near / max(1, total),
             "allowed_share": min(allowed, _MOST_SHARE),
             "runs": {str(run): count for run, count in self.followed.items() if any(count)},
         }

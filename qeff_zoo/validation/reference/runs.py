@@ -46,8 +46,8 @@ class Answers:
             watching: Notes or repeats choices.
             length: Tokens of a beginning; None for whole sequences.
         """
-        found = self.some(range(len(self._sequences)), watching, length)
-        return [found[number] for number in range(len(self._sequences))]
+        outputs = self.some(range(len(self._sequences)), watching, length)
+        return [outputs[number] for number in range(len(self._sequences))]
 
     def some(
         self,
@@ -56,10 +56,10 @@ class Answers:
         length: int | None = None,
     ) -> dict[int, Array]:
         """Run some sequences in padded batches of those that are about as long; return (positions, values) each."""
-        found: dict[int, Array] = {}
+        outputs: dict[int, Array] = {}
         for group in self.groups(numbers, length):
-            found |= self.batch(group, watching, length)
-        return found
+            outputs |= self.batch(group, watching, length)
+        return outputs
 
     def groups(self, numbers: Sequence[int], length: int | None = None) -> list[list[int]]:
         """Group the numbers of sequences, or of their beginnings, that are about as long."""
@@ -122,8 +122,8 @@ class Answers:
     def likeliest(self, prompt: Sequence[int], tokens: Sequence[int]) -> list[int]:
         """Return the likeliest token behind a prompt, and behind each of the tokens that follow it, where `plain`."""
         logits = self.predict(torch.tensor([[*prompt, *tokens[:-1]]]))
-        found: list[int] = logits[0, len(prompt) - 1 :].argmax(-1).tolist()
-        return found
+        most_likely: list[int] = logits[0, len(prompt) - 1 :].argmax(-1).tolist()
+        return most_likely
 
     def run_prefix(self, number: int, length: int, watching: ChoiceRecorder | None = None) -> Array:
         """Run the beginning of a sequence, or more; return (positions, values) of those within it."""

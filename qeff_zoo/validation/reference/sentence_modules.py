@@ -45,7 +45,7 @@ _FIELDS = (
 def witness(modules: nn.ModuleDict) -> str | None:
     """Return who computes modules after an encoder, for a record; None if there are none of a checkpoint's."""
     classes = [type(getattr(module, "library", None) or module) for module in modules.values()]
-    if any(one.__module__.partition(".")[0] == _LIBRARY for one in classes):
+    if any(class_.__module__.partition(".")[0] == _LIBRARY for class_ in classes):
         return f"sentence-transformers {importlib.metadata.version('sentence-transformers')}"
     return _OWN if classes else None
 
@@ -73,15 +73,15 @@ def load_modules(
     read = _read_own if own else _load_of_library
     chosen = settings.get("pooling")
     modes = chosen.split("+") if chosen else None
-    made = {str(place): read(folder, entry, modes) for place, entry in enumerate(entries, 1)}
+    modules = {str(place): read(folder, entry, modes) for place, entry in enumerate(entries, 1)}
     if static:
-        made = {"0": StaticMean(folder, model), **made}
+        modules = {"0": StaticMean(folder, model), **modules}
     elif not entries and sparse:
         kind = SpladePool if own else importlib.import_module(_SPARSE).SpladePooling
-        made["1"] = kind()
+        modules["1"] = kind()
     elif not entries and chosen != "none":
-        made["1"] = Pool({"pooling_mode": modes or "mean"})
-    return nn.ModuleDict(_ending(made, settings.get("normalize"))).eval()
+        modules["1"] = Pool({"pooling_mode": modes or "mean"})
+    return nn.ModuleDict(_ending(modules, settings.get("normalize"))).eval()
 
 
 def _of_colbert(folder: Path, colbert: Colbert, model: Any) -> dict[str, nn.Module]:
@@ -89,14 +89,14 @@ def _of_colbert(folder: Path, colbert: Colbert, model: Any) -> dict[str, nn.Modu
     if importlib.util.find_spec(_LIBRARY) is not None:
         opened = sentences.open_around(folder, model, "MultiVectorEncoder")
         return {str(place): one.float() for place, one in enumerate([*opened][1:], 1)}
-    found = {}
-    for place, module in enumerate(colbert.modules(read_modules(files_of(folder)))[1:], 1):
-        made: nn.Module = _OWN_MODULES[module.kind](module.config)
+    modules = {}
+    for number, module in enumerate(colbert.modules(read_modules(files_of(folder)))[1:], 1):
+        own: nn.Module = _OWN_MODULES[module.kind](module.config)
         if module.kind == "Dense":
             weights = load_file(folder / module.folder / "model.safetensors")
-            made.load_state_dict({name: weights[name] for name in made.state_dict()})
-        found[str(place)] = made.float()
-    return found
+            own.load_state_dict({name: weights[name] for name in own.state_dict()})
+        modules[str(number)] = own.float()
+    return modules
 
 
 def normalizes(folder: Path) -> bool:
@@ -115,8 +115,8 @@ def run(modules: nn.ModuleDict, features: Features) -> Tensor:
     """
     for module in modules.values():
         features = module(features)
-    found: Tensor = next(features[name] for name in _RESULTS if name in features)
-    return found
+    embeddings: Tensor = next(features[name] for name in _RESULTS if name in features)
+    return embeddings
 
 
 def _load_of_library(folder: Path, entry: Mapping[str, Any], modes: list[str] | None) -> nn.Module:
@@ -129,45 +129,50 @@ def _load_of_library(folder: Path, entry: Mapping[str, Any], modes: list[str] | 
     """
     path, _, name = str(entry["type"]).rpartition(".")
     assert path.partition(".")[0] == _LIBRARY, f"{path}.{name} is not of {_LIBRARY}."
-    kind, place = getattr(importlib.import_module(path), name), {"subfolder": entry["path"]}
+    kind, location = getattr(importlib.import_module(path), name), {"subfolder": entry["path"]}
     if name == "Pooling":  # its file may lack the size, which it does not compute with
-        config = kind.load_config(str(folder), **place)
+        config = kind.load_config(str(folder), **location)
         kept = {name: config[name] for name in ("pooling_mode", "include_prompt") if name in config}
-        made = kind(embedding_dimension=1, **{**kept, **({"pooling_mode": modes} if modes else {})})
+        module = kind(
+            embedding_dimension=1, **{**kept, **({"pooling_mode": modes} if modes else {})}
+        )
     else:
-        made = kind.load(str(folder), **place, local_files_only=True)
-    loaded: nn.Module = made.float()
+        module = kind.load(str(folder), **location, local_files_only=True)
+    loaded: nn.Module = module.float()
     return loaded
 
 
-def _ending(made: dict[str, nn.Module], normalize: bool | None) -> dict[str, nn.Module]:
+def _ending(modules: dict[str, nn.Module], normalize: bool | None) -> dict[str, nn.Module]:
     """Let the modules end with a normalization, or not."""
     computing = [
         name
-        for name, module in made.items()
+        for name, module in modules.items()
         if type(module).__name__ not in ("Dropout", "Unchanged")
     ]
-    last = made[computing[-1]] if computing else None
+    last = modules[computing[-1]] if computing else None
     ends = type(last).__name__ == "Normalize"
     if ends and normalize is False:
-        return {name: module for name, module in made.items() if module is not last}
+        return {name: module for name, module in modules.items() if module is not last}
     if normalize and not ends:
-        made = {**made, "last": Normalize({"module_input_name": _SENTENCE if made else _TOKENS})}
-    return made
+        modules = {
+            **modules,
+            "last": Normalize({"module_input_name": _SENTENCE if modules else _TOKENS}),
+        }
+    return modules
 
 
 # --- the same by ourselves, without the library ------------------------------------------------------------------
 
 
 def _read_own(folder: Path, entry: Mapping[str, Any], modes: list[str] | None) -> nn.Module:
-    place = folder / PurePosixPath(entry["path"])
-    described, weights = place / "config.json", place / "model.safetensors"
+    file = folder / PurePosixPath(entry["path"])
+    described, weights = file / "config.json", file / "model.safetensors"
     config = json.loads(described.read_bytes()) if described.is_file() else {}
     config |= {"pooling_mode": modes} if modes else {}
-    made: nn.Module = _OWN_MODULES[str(entry["type"]).rpartition(".")[2]](config)
+    module: nn.Module = _OWN_MODULES[str(entry["type"]).rpartition(".")[2]](config)
     if weights.is_file():
-        made.load_state_dict(load_file(weights))
-    return made.float()
+        module.load_state_dict(load_file(weights))
+    return module.float()
 
 
 class Pool(nn.Module):
@@ -199,8 +204,8 @@ class Pool(nn.Module):
     def _pooled(text: Tensor, skipped: int, mode: str) -> Tensor:
         rest = text[skipped:]
         if mode == "weightedmean":
-            places = torch.arange(skipped + 1, len(text) + 1).to(text.dtype)
-            return (rest * places[:, None]).sum(0) / places.sum()
+            positions = torch.arange(skipped + 1, len(text) + 1).to(text.dtype)
+            return (rest * positions[:, None]).sum(0) / positions.sum()
         by_mode: Mapping[str, Callable[[], Tensor]] = {
             "cls": lambda: rest[0],
             "lasttoken": lambda: rest[-1],
@@ -235,8 +240,8 @@ class StaticMean(nn.Module):
             return {**features, _SENTENCE: features[_TOKENS].mean(1)}
         ids = features["input_ids"]
         starts = torch.arange(0, ids.numel(), ids.shape[1])
-        found = self.library({"input_ids": ids.flatten(), "offsets": starts})
-        return {**features, _SENTENCE: found[_SENTENCE]}
+        embedding = self.library({"input_ids": ids.flatten(), "offsets": starts})
+        return {**features, _SENTENCE: embedding[_SENTENCE]}
 
 
 class SpladePool(nn.Module):
@@ -285,10 +290,10 @@ class Dense(nn.Module):
     def forward(self, features: Features) -> Features:
         """Add the layer's output."""
         value = features[self.reads]
-        found = self.activation(self.linear(value))
+        output = self.activation(self.linear(value))
         if self.adds:
-            found = found + (self.residual(value) if hasattr(self, "residual") else value)
-        return {**features, self.writes: found}
+            output = output + (self.residual(value) if hasattr(self, "residual") else value)
+        return {**features, self.writes: output}
 
 
 class LayerNorm(nn.Module):

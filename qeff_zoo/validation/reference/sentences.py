@@ -3,7 +3,7 @@
 
 In: a checkpoint's folder, and transformers' model of it. Out, in JSON values: texts with prompts and kinds, each with
 its token ids and the number of them that are a prompt; of a CrossEncoder pairs too, and scores of logits; for late
-interaction the number of attended tokens, and the places of compared tokens.
+interaction the number of attended tokens, and the indices of compared tokens.
 
 Only the reference process imports this.
 """
@@ -93,15 +93,15 @@ def _scores(opened: Any) -> list[dict[str, Any]]:
 
 def _read(opened: Any, text: str, kind: str | None, prompt: str | None) -> dict[str, Any]:
     """Return the tokens of a text, and how many of them a pooling leaves out."""
-    found = opened.preprocess([text], prompt=prompt, **({"task": kind} if kind else {}))
+    tokens = opened.preprocess([text], prompt=prompt, **({"task": kind} if kind else {}))
     left_out = any(getattr(module, "include_prompt", True) is False for module in opened)
-    skipped = int(found.get("prompt_length") or 0) if left_out else 0
-    ids = found["input_ids"]  # of a static embedding all texts in one row
+    skipped = int(tokens.get("prompt_length") or 0) if left_out else 0
+    ids = tokens["input_ids"]  # of a static embedding all texts in one row
     read = {"ids": (ids if ids.dim() == 1 else ids[0]).tolist(), "skipped": skipped}
     masks = [module for module in opened if type(module).__name__ == "MultiVectorMask"]
     if masks:
-        read["attended"] = int(found["attention_mask"].sum())
-        compared = masks[0](dict(found), task=kind)["attention_mask"][0]
+        read["attended"] = int(tokens["attention_mask"].sum())
+        compared = masks[0](dict(tokens), task=kind)["attention_mask"][0]
         read["compared"] = compared.nonzero().flatten().tolist()
     return read
 

@@ -122,8 +122,8 @@ def _tensors(model: Any, smoothing: Smoothing) -> dict[str, Tensor]:
         *model.named_buffers(remove_duplicate=False),
         *model.named_parameters(remove_duplicate=False),
     ]
-    found = {name: tensor.detach() for name, tensor in named if not tensor.is_meta}
-    return found | smoothed(found, smoothing)
+    tensors = {name: tensor.detach() for name, tensor in named if not tensor.is_meta}
+    return tensors | smoothed(tensors, smoothing)
 
 
 class _Compared:
@@ -152,10 +152,10 @@ class _Compared:
 
     def add(self, tensors: Mapping[str, Tensor]) -> None:
         """Compare what these parameters suffice for."""
-        for name, place in [*self._waiting.items()]:
-            if found := [*_meant(name, tensors, self._lengths(place))]:
+        for name, parameter in [*self._waiting.items()]:
+            if values := [*_meant(name, tensors, self._lengths(parameter))]:
                 del self._waiting[name]
-                self._compare(name, place, found)
+                self._compare(name, parameter, values)
 
     def result(self) -> WeightComparison:
         """Return what was compared."""
@@ -163,20 +163,20 @@ class _Compared:
             self._found.left[name] = "the model has no parameter of this name"
         return self._found
 
-    def _lengths(self, place: str) -> Lengths:
+    def _lengths(self, parameter: str) -> Lengths:
         """Return what finds the rows of a part: those of its matrix, else of the tensor that is stored."""
 
         def lengths(part: str) -> Collection[int]:
             if matrix := self._matrices.get(part):
                 return [matrix.columns if matrix.input_major else matrix.rows]
-            return {*self._file.shape(place)}
+            return {*self._file.shape(parameter)}
 
         return lengths
 
-    def _compare(self, name: str, place: str, meant: Sequence[Tensor]) -> None:
+    def _compare(self, name: str, parameter: str, meant: Sequence[Tensor]) -> None:
         """Compare a tensor with what its name may stand for; what fits best is meant."""
-        matrix, format = self._matrix(name, place)
-        shape = self._shape(place, format, matrix)
+        matrix, format = self._matrix(name, parameter)
+        shape = self._shape(parameter, format, matrix)
         every = [one for made in meant for one in self._arranged(made, shape, matrix)]
         if not every:
             shapes = ", ".join(str([*one.shape]) for one in meant[:3])
@@ -188,10 +188,10 @@ class _Compared:
         for expected in every:
             error = zeroed = 0.0
             if format.act_order:
-                expected = expected[..., self._file.order(place)]
+                expected = expected[..., self._file.order(parameter)]
             for index in pieces(shape):
                 columns = shape[-1] if shape else 1
-                piece = self._file.read(place, format, index, columns, rounded=rounded)
+                piece = self._file.read(parameter, format, index, columns, rounded=rounded)
                 part = distance(expected[index or ...], piece, format, rounded=rounded, slack=slack)
                 error, zeroed = max(error, part.error), max(zeroed, part.zeroed)
                 if error > 1:
@@ -201,40 +201,44 @@ class _Compared:
                 break
         self._found.note(name, math.prod(shape), *min(results))
 
-    def _matrix(self, name: str, place: str) -> tuple[RoundedMatrix | None, Format]:
+    def _matrix(self, name: str, parameter: str) -> tuple[RoundedMatrix | None, Format]:
         """Return what the manifest lists of a tensor of integers, of joined ones the first; and its format."""
-        parts = (name, place, name.split("+")[0], place.split("+")[0])
-        matrix = next((self._matrices[one] for one in parts if one in self._matrices), None)
-        if f"{place}.scales" not in self._file.names:
-            return None, FLOAT16 if self._file.is_float16(place) else FLOAT32
+        parts = (name, parameter, name.split("+")[0], parameter.split("+")[0])
+        matrix = next((self._matrices[part] for part in parts if part in self._matrices), None)
+        if f"{parameter}.scales" not in self._file.names:
+            return None, FLOAT16 if self._file.is_float16(parameter) else FLOAT32
         return matrix, matrix.format if matrix else FLOAT32
 
-    def _shape(self, place: str, format: Format, matrix: RoundedMatrix | None) -> tuple[int, ...]:
+    def _shape(
+        self, parameter: str, format: Format, matrix: RoundedMatrix | None
+    ) -> tuple[int, ...]:
         """Return the shape of a tensor's values."""
-        stored = self._file.shape(place)
+        stored = self._file.shape(parameter)
         if matrix is None or format.is_float or format.per_channel or format.element:
             return stored
         return (*stored[:-2], matrix.columns)
 
     def _arranged(
-        self, made: Tensor, shape: tuple[int, ...], matrix: RoundedMatrix | None
+        self, parameter: Tensor, shape: tuple[int, ...], matrix: RoundedMatrix | None
     ) -> Iterator[Tensor]:
         """Yield what a parameter may be in the shape of the file: as it is, transposed, in turns, heads repeated."""
-        turned = made.transpose(-1, -2) if made.dim() > 1 else made
-        own = [turned] if matrix and matrix.input_major else [made, turned][: made.dim()]
-        for one in own or [made]:
+        turned = parameter.transpose(-1, -2) if parameter.dim() > 1 else parameter
+        own = [turned] if matrix and matrix.input_major else [parameter, turned][: parameter.dim()]
+        for one in own or [parameter]:
             if tuple(one.shape) == shape:
                 yield one
                 if matrix is None and one.dim() == 1:
                     yield one + 1  # norms whose weight is stored less 1
                 if one.dim() > 2 and one.shape[1] % 2 == 0:  # gates and ups of experts in turns
                     yield one.unflatten(1, (2, -1)).transpose(1, 2).flatten(1, 2)
-        if shape not in [tuple(one.shape) for one in own] and _long(made.shape) == _long(shape):
-            yield made.reshape(shape)
-        if self._heads and made.dim() and shape and made.shape[1:] == shape[1:]:
-            times, rest = divmod(shape[0], made.shape[0])
-            if times > 1 and not rest and made.shape[0] % self._heads == 0:
-                heads = made.unflatten(0, (self._heads, -1))
+        if shape not in [tuple(one.shape) for one in own] and _long(parameter.shape) == _long(
+            shape
+        ):
+            yield parameter.reshape(shape)
+        if self._heads and parameter.dim() and shape and parameter.shape[1:] == shape[1:]:
+            times, rest = divmod(shape[0], parameter.shape[0])
+            if times > 1 and not rest and parameter.shape[0] % self._heads == 0:
+                heads = parameter.unflatten(0, (self._heads, -1))
                 yield heads.repeat_interleave(times, 0).flatten(0, 1)
 
 

@@ -139,11 +139,15 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any] | None:
     texts = [
         *_TEXTS,
         *_with_tokens(tokenizer, special),
-        *(one["rendered"] for one in chats if one["rendered"]),
+        *(chat["rendered"] for chat in chats if chat["rendered"]),
     ]
     read = [
-        {"text": one, "ids": _ids(tokenizer, one), "plain": _ids(tokenizer, one, special=False)}
-        for one in texts
+        {
+            "text": string,
+            "ids": _ids(tokenizer, string),
+            "plain": _ids(tokenizer, string, special=False),
+        }
+        for string in texts
     ]
     written = [one["ids"] or [] for one in read] + _drawn(tokenizer, special)
     if not corpus["writes"]:
@@ -173,7 +177,7 @@ def _with_tokens(tokenizer: Any, special: Sequence[str]) -> list[str]:
     named = [*tokenizer.special_tokens_map.values()]
     some = dict.fromkeys([*named, *special[:_ADDED], *special[-_ADDED:]])
     each = [f"{one}Hello {one} world{one}\n{one}" for one in some]
-    return [*each, "".join(special), " ".join(special), *(f" {one}" for one in named)]
+    return [*each, "".join(special), " ".join(special), *(f" {name}" for name in named)]
 
 
 def _content(tokenizer: Any) -> dict[str, str]:
@@ -219,10 +223,10 @@ class _Unread:
 
 def _ids(tokenizer: Any, one: str, *, special: bool = True) -> list[int] | None:
     """Return the tokens of a text; None if there is no token for a part of it."""
-    found = None
+    ids = None
     with _Unread():
-        found = list(tokenizer(one, add_special_tokens=special)["input_ids"])
-    return found
+        ids = list(tokenizer(one, add_special_tokens=special)["input_ids"])
+    return ids
 
 
 def _pairs() -> list[tuple[str, str | None]]:
@@ -252,11 +256,11 @@ def _drawn(tokenizer: Any, special: Sequence[str]) -> list[list[int]]:
     every = range(tokenizer.vocab_size)
     if not every:  # all of its tokens are added ones
         return []
-    found = [draw.choices(every, k=_LENGTH) for _ in range(_DRAWN)]
-    for number, ids in enumerate(found if added else ()):
-        for place in range(1 + number % 4, _LENGTH, 5):
-            ids[place] = draw.choice(added)
-    return found
+    sequences = [draw.choices(every, k=_LENGTH) for _ in range(_DRAWN)]
+    for number, ids in enumerate(sequences if added else ()):
+        for index in range(1 + number % 4, _LENGTH, 5):
+            ids[index] = draw.choice(added)
+    return sequences
 
 
 def _decoded(tokenizer: Any, ids: Sequence[int]) -> dict[str, Any]:
@@ -275,7 +279,7 @@ def _chats(
     if template is None:
         return []
     marked = (("user", f"{''.join(special[:2])}Hello {''.join(special[-1:])}!"),)
-    found = []
+    chats = []
     for chat in (*_CHATS, marked):
         plain = [{"role": role, "content": content} for role, content in chat]
         in_parts = [{**one, "content": [{"type": "text", "text": one["content"]}]} for one in plain]
@@ -284,8 +288,8 @@ def _chats(
             # A template that reads lists of parts alone writes nothing of a text.
             other = _rendered(tokenizer, template, in_parts)
             written = other if other and _has_message(other, chat) else written
-        found.append({"messages": in_parts if parts else plain, "rendered": written})
-    return found if any(one["rendered"] for one in found) else []
+        chats.append({"messages": in_parts if parts else plain, "rendered": written})
+    return chats if any(one["rendered"] for one in chats) else []
 
 
 def _with_options(tokenizer: Any, folder: Path) -> list[dict[str, Any]]:
@@ -293,14 +297,14 @@ def _with_options(tokenizer: Any, folder: Path) -> list[dict[str, Any]]:
     template = text.template_of(tokenizer, folder, media=False)
     named = tokenizer.chat_template
     of_tools = named.get("tool_use") if isinstance(named, dict) else None
-    found = []
+    chats = []
     for messages, offers, variables in _OPTIONS:
         tools = [*_TOOLS] if offers else None
         chosen = of_tools if tools and of_tools else template
         written = _rendered(tokenizer, str(chosen), messages, tools=tools, **variables)
         options = {"tools": tools or [], "variables": variables}
-        found.append({"messages": [*messages], **options, "rendered": written})
-    return found
+        chats.append({"messages": [*messages], **options, "rendered": written})
+    return chats
 
 
 def _has_message(written: str, chat: Sequence[tuple[str, str]]) -> bool:

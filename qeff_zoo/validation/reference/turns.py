@@ -104,7 +104,7 @@ class Turns:
     def _rounded_rest(self) -> tuple[dict[str, Tensor], dict[int, list[LeftSide]]]:
         """Return what stays in memory, rounded, and its left sides."""
         model, memo = self._unloaded.model, dict[int, Any]()
-        put(model, {name: deepcopy(one, memo) for name, one in self._stored_rest.items()})
+        put(model, {name: deepcopy(value, memo) for name, value in self._stored_rest.items()})
         left = round_weights(model, self._matrices[REST], self._orders, self._preparation)
         rounded = self._unloaded.state(REST)
         put(model, self._stored_rest)
@@ -119,11 +119,11 @@ class Turns:
         running = [_Running(one, copy(self._answers)) for one in passes]
         self._resume(running, REST)
         order = {path: number for number, path in enumerate(self._unloaded.parts)}
-        while waiting := [one for one in running if one.waits_for is not None]:
+        while waiting := [state for state in running if state.waits_for is not None]:
             path = min((str(one.waits_for) for one in waiting), key=order.__getitem__)
             with self._unloaded.reading(path):
                 self._resume([one for one in waiting if one.waits_for == path], path)
-        return [one.result for one in running]
+        return [state.result for state in running]
 
     def _resume(self, running: Sequence["_Running"], path: str) -> None:
         """Let passes run through a part, which is in memory."""

@@ -100,14 +100,14 @@ class Unloaded:
         names = self._with_tied(path)
         tensors = {source: self._tensors[source] for source in self._sources_of(names)}
         config = LoadStateDictConfig(dtype=torch.float32, weight_mapping=self._rules)
-        found, _ = convert_and_load_state_dict_in_model(self.model, tensors, config)
-        if wrong := [*found.mismatched_keys, *found.conversion_errors, *found.error_msgs]:
+        report, _ = convert_and_load_state_dict_in_model(self.model, tensors, config)
+        if wrong := [*report.mismatched_keys, *report.conversion_errors, *report.error_msgs]:
             raise ValueError(f"The checkpoint does not fit the model: {wrong[:3]}.")
         state = self.model.state_dict(keep_vars=True)
         for name in names:
             if state[name] is self._blank[name]:
                 others = (state[other] for other in self._tied[name])
-                read = next((one for one in others if one is not self._blank[name]), None)
+                read = next((other for other in others if other is not self._blank[name]), None)
                 if read is not None:
                     put(self.model, {name: read})
 

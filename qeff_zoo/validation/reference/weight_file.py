@@ -116,8 +116,8 @@ class WeightFile:
         return factors * supers.repeat_interleave(format.super_block, -1)
 
     def _part(self, name: str, index: Index) -> Tensor:
-        found: Tensor = self._file.get_slice(name)[index or ...]
-        return found
+        part: Tensor = self._file.get_slice(name)[index or ...]
+        return part
 
 
 def _cut(blocks: Tensor, columns: int) -> Tensor:

@@ -2,7 +2,7 @@
 """What a package is tried on: which calls, in which rows, on which tokens. Pure: sizes in, scripts out.
 
 A stage is a list of calls; a call gives rows their next tokens. All of it is teacher-forced: the
-tokens come from fixed sequences, never from what a model said, so that every logit has one right
+tokens come from fixed sequences, never from a model's output, so that every logit has one right
 value, whatever came before.
 """
 
@@ -177,8 +177,8 @@ class _Script:
     def verify(self, tokens: int) -> "_Script":
         """Give every row that has begun several tokens in one call, every other row one less."""
         spans = []
-        for place, (row, (number, at)) in enumerate(self.at.items()):
-            count = max(1, tokens - place % 2)
+        for turn, (row, (number, at)) in enumerate(self.at.items()):
+            count = max(1, tokens - turn % 2)
             spans.append(Span(row=row, sequence=number, start=at, stop=at + count, answers=count))
             self.at[row] = (number, at + count)
         self.calls.append(Call(kind="verify", spans=tuple(spans)))
@@ -204,12 +204,12 @@ def short_stages(
         if keys
     }
     questions: set[tuple[int, int]] = set()
-    found: dict[str, int] = {}
+    shortest: dict[str, int] = {}
     for name in sorted(tokens, key=lambda name: tokens[name]):
         if len(questions) < ENOUGH:
-            found[name] = tokens[name]
+            shortest[name] = tokens[name]
             questions |= {(number, index) for number, index, *_ in stages[name]}
-    return found
+    return shortest
 
 
 def decoder_stages(
@@ -381,10 +381,10 @@ def uncut(stages: Sequence[Stage], images: Sequence[Sequence[tuple[int, int]]]) 
         images: Start and end of the images of each sequence.
     """
 
-    def moved(number: int, place: int) -> int:
-        return next((end for begin, end in images[number] if begin < place < end), place)
+    def moved(number: int, position: int) -> int:
+        return next((end for begin, end in images[number] if begin < position < end), position)
 
-    found = []
+    extended = []
     for stage in stages:
         calls = []
         for call in stage.calls:
@@ -406,8 +406,8 @@ def uncut(stages: Sequence[Stage], images: Sequence[Sequence[tuple[int, int]]]) 
                     kind = "prefill"
             if spans:
                 calls.append(replace(call, kind=kind, spans=tuple(spans)))
-        found.append(replace(stage, calls=tuple(calls)))
-    return found
+        extended.append(replace(stage, calls=tuple(calls)))
+    return extended
 
 
 def sequence_lengths(stages: Sequence[Stage]) -> list[int]:
@@ -447,7 +447,7 @@ def encoder_stages(
     Args:
         sizes: Sizes of the package.
         shortest: Length of the shortest of several in a batch, where there is room for it.
-        enough: Sequences that there are at least, so that a mean over them says something.
+        enough: Minimum number of sequences, so that a mean over them is meaningful.
 
     Returns:
         The stages, and the lengths of the sequences they name.

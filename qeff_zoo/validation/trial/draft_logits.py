@@ -42,11 +42,13 @@ class HeadLogits:
         answered: Sequence[Array],
     ) -> list[Array]:
         """Append the heads' logits to those of each position, given the next tokens."""
-        places = [(span, place) for span in call.spans for place in span.answered]
-        hidden = np.stack([decoder.hidden[span.row][place - span.stop] for span, place in places])
+        positions = [(span, place) for span in call.spans for place in span.answered]
+        hidden = np.stack(
+            [decoder.hidden[span.row][place - span.stop] for span, place in positions]
+        )
         after = [
             cases.tokens_after(sequences[span.sequence], place, self.count)
-            for span, place in places
+            for span, place in positions
         ]
         pairs = zip(answered, self._heads.logits(hidden, after), strict=True)
         return [one for logits, drafted in pairs for one in (logits, *drafted)]
@@ -73,7 +75,7 @@ class DraftLayerLogits:
         answered: Sequence[Array],
     ) -> list[Array]:
         """Append the layer's logits to those of each position, given the next tokens."""
-        found, logits = list[Array](), iter(answered)
+        rows, logits = list[Array](), iter(answered)
         for span in call.spans:
             if span.start == 0:
                 self._drafters[span.row] = self._make()
@@ -81,8 +83,10 @@ class DraftLayerLogits:
             if isinstance(drafter, AssistantDrafter):
                 drafter.set_slot(span.row)
             drafter.read(span.start, decoder.hidden[span.row])
-            for place in span.answered:
-                first, *others = cases.tokens_of_layer(tokens, place)
-                ahead = drafter.draft_logits([*tokens[: place + 1], first], 1 + len(others), others)
-                found += [next(logits), *ahead, *ahead[-1:] * (self.count - len(ahead))]
-        return found
+            for position in span.answered:
+                first, *others = cases.tokens_of_layer(tokens, position)
+                ahead = drafter.draft_logits(
+                    [*tokens[: position + 1], first], 1 + len(others), others
+                )
+                rows += [next(logits), *ahead, *ahead[-1:] * (self.count - len(ahead))]
+        return rows

@@ -191,11 +191,11 @@ class RunRecorder:
         # A target may omit the columns that are padding in all rows; tokens come first.
         narrow = int(real.sum(1).max())
         chosen = read_choices(outputs, batch, narrow) | read_choices(outputs, batch, width)
-        for place, row in enumerate(rows or range(batch)):
+        for index, row in enumerate(rows or range(batch)):
             if chosen and row in self._at:
-                length = int(real[place].sum())
+                length = int(real[index].sum())
                 self.runs[self._at[row]].note(
-                    {name: found[place, :length] for name, found in chosen.items()}
+                    {name: found[index, :length] for name, found in chosen.items()}
                 )
 
 
@@ -205,10 +205,10 @@ def settings_read_by(session: Any) -> dict[str, Any]:
     Args:
         session: Session of any task.
     """
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     if (ends := getattr(session, "eos_token_ids", None)) is not None:
-        found["ends"] = sorted(ends)
+        settings["ends"] = sorted(ends)
     # A recording's labels are characters, which the texts are compared for.
     if isinstance(labels := getattr(session, "labels", None), Sequence) and labels:
-        found["labels"] = [*labels]
-    return found
+        settings["labels"] = [*labels]
+    return settings

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a package chooses: the experts of a token, the keys that an indexer keeps.
 
-A correct router may choose differently from the reference where two scores differ by less than the noise, and all that
-follows then differs. So programs return their choices as well, token by token, and the reference, which knows how close
-its own scores were, follows those that noise can explain (see `qeff_zoo.validation.reference.routing`).
+A correct router may choose differently from the reference if two scores differ by less than the noise, and all later
+values then differ. So programs return their choices as well, token by token, and the reference, which compares its own
+scores, follows those that noise can explain (see `qeff_zoo.validation.reference.routing`).
 """
 
 from collections.abc import Mapping
@@ -48,15 +48,15 @@ def read_choices(outputs: Mapping[str, Array], batch: int, width: int) -> dict[s
         batch: Rows of the call.
         width: Tokens of each.
     """
-    found = {}
+    choices = {}
     for name in (name for name in outputs if name.startswith(_KINDS)):
         indices = outputs[name].astype(np.int32)
         if name.startswith("max.") and indices.shape[-1:] != (1,):
             indices = indices[..., None]
         by_tokens = by_token(indices, batch, width)
         if by_tokens is not None:
-            found[name] = by_tokens
-    return found
+            choices[name] = by_tokens
+    return choices
 
 
 def members(indices: Array, options: int) -> Array:
@@ -70,6 +70,6 @@ def members(indices: Array, options: int) -> Array:
         (…, n), bool.
     """
     kept = np.where((indices >= 0) & (indices < options), indices, options)
-    found = np.zeros((*indices.shape[:-1], options + 1), bool)
-    np.put_along_axis(found, kept, True, axis=-1)
-    return found[..., :-1]
+    mask = np.zeros((*indices.shape[:-1], options + 1), bool)
+    np.put_along_axis(mask, kept, True, axis=-1)
+    return mask[..., :-1]

@@ -38,18 +38,18 @@ def draw(lengths: Sequence[int], session: Encoder) -> list[Array]:
 
     Args:
         lengths: Lengths of a call: samples, or frames of features.
-        session: Says how features are computed.
+        session: Session whose features are computed.
     """
-    found = session.features
-    if found.name != session.input_name:  # no settings, as of tiny models
+    inputs = session.features
+    if inputs.name != session.input_name:  # no settings, as of tiny models
         shape = session.input_shape
         return [
             np.random.default_rng(number).standard_normal((length, *shape)).astype(np.float32)
             for number, length in enumerate(lengths)
         ]
-    least = [(length - 1) * found.step + found.least for length in lengths]
+    least = [(length - 1) * inputs.step + inputs.least for length in lengths]
     return [
-        found.compute(voice(samples, found.rate, number)) for number, samples in enumerate(least)
+        inputs.compute(voice(samples, inputs.rate, number)) for number, samples in enumerate(least)
     ]
 
 

@@ -40,14 +40,14 @@ def draw(
         vocab_size: Vocabulary of the model.
         whole: End each sequence as the tokenizer ends a text, instead of in the middle of it.
     """
-    found = []
+    sequences = []
     for number, length in enumerate(lengths):
         ids = [] if tokenizer is None else _text(number, length, tokenizer, whole)
         # A vocabulary of other texts, such as of nucleotides, has few tokens of these or none.
         spare = random.Random(number).choices(range(vocab_size), k=length - len(ids))
         middle = len(ids) // 2  # between the tokens that begin and end a text
-        found.append([*ids[:middle], *spare, *ids[middle:]])
-    return found
+        sequences.append([*ids[:middle], *spare, *ids[middle:]])
+    return sequences
 
 
 def _text(number: int, length: int, tokenizer: Tokenizer, whole: bool) -> list[int]:

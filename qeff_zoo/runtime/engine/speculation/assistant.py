@@ -39,7 +39,7 @@ class Assistant:
             hidden: Hidden state (size,) of the previous token.
         """
         states = {name: self._decoder.states[name][row : row + 1] for name in self._read}
-        found = self._program.run(
+        outputs = self._program.run(
             {
                 "input_ids": np.array([[token]]),
                 "hidden_states": hidden.reshape(1, 1, self._size),
@@ -47,7 +47,7 @@ class Assistant:
                 **states,
             }
         )
-        return found["logits"][0, 0], found["drafted_states"][0, 0]
+        return outputs["logits"][0, 0], outputs["drafted_states"][0, 0]
 
     def measure(self) -> float:
         """Return the seconds per token."""
@@ -84,7 +84,7 @@ class AssistantDrafter(Guessing):
 
     def guess(self, tokens: Sequence[int], count: int) -> list[int | Drawn]:
         """Return a draft of the next tokens."""
-        return [int(one.argmax()) for one in self.draft_logits(tokens, count)]
+        return [int(logit.argmax()) for logit in self.draft_logits(tokens, count)]
 
     def draft_logits(
         self, tokens: Sequence[int], count: int, drafted: Sequence[int] = ()
@@ -106,5 +106,5 @@ class AssistantDrafter(Guessing):
             found.append(logits)
             if len(found) == count:
                 return found
-            place = len(found) - 1
-            token = drafted[place] if place < len(drafted) else int(logits.argmax())
+            index = len(found) - 1
+            token = drafted[index] if index < len(drafted) else int(logits.argmax())

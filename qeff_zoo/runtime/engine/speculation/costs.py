@@ -67,11 +67,11 @@ class Costs:
 def _on_a_line(known: Mapping[int, float], size: int) -> float:
     """Return the cost of a size by linear interpolation of the known ones."""
     sizes = sorted(known)
-    place = min(bisect_left(sizes, size), len(sizes) - 1)
-    upper = sizes[place]
-    if upper == size or place == 0:
+    index = min(bisect_left(sizes, size), len(sizes) - 1)
+    upper = sizes[index]
+    if upper == size or index == 0:
         return known[upper]
-    lower = sizes[place - 1]
+    lower = sizes[index - 1]
     slope = (known[upper] - known[lower]) / (upper - lower)
     return known[lower] + slope * (size - lower)
 
@@ -93,10 +93,10 @@ def measure(decoder: Decoder, most: int) -> Costs:
 
     calls = {("wide", size): partial(wide, size) for size in _doubling(1, most + 1)}
     calls |= {("tall", size): partial(tall, size) for size in _doubling(2, decoder.sizes.rows)}
-    found = dict(zip(calls, fastest(*calls.values()), strict=True))
+    seconds = dict(zip(calls, fastest(*calls.values()), strict=True))
     return Costs(
-        seconds=_rising("wide", found),
-        together=_rising("tall", found),
+        seconds=_rising("wide", seconds),
+        together=_rising("tall", seconds),
         repeats=not decoder.only_grows,
     )
 
@@ -110,10 +110,10 @@ def fastest(*calls: Callable[[], object]) -> list[float]:
     """Measure calls alternately; return the seconds of each."""
     least = [float("inf")] * len(calls)
     for _ in range(_ROUNDS):
-        for place, call in enumerate(calls):
+        for number, call in enumerate(calls):
             begun = time.perf_counter()
             call()
-            least[place] = min(least[place], time.perf_counter() - begun)
+            least[number] = min(least[number], time.perf_counter() - begun)
     return least
 
 
@@ -123,7 +123,7 @@ def _doubling(least: int, most: int) -> list[int]:
     return sorted(size for size in sizes if least <= size <= most)
 
 
-def _rising(name: str, found: Mapping[tuple[str, int], float]) -> dict[int, float]:
+def _rising(name: str, seconds: Mapping[tuple[str, int], float]) -> dict[int, float]:
     """Return the seconds of one kind of call by size; a larger one that seems cheaper is noise."""
-    sizes = [size for one, size in found if one == name]
-    return dict(zip(sizes, accumulate((found[name, size] for size in sizes), max), strict=True))
+    sizes = [size for one, size in seconds if one == name]
+    return dict(zip(sizes, accumulate((seconds[name, size] for size in sizes), max), strict=True))

@@ -73,13 +73,13 @@ class DraftModel:
             return []
         row = self._row_of(user)
         choose = choose or _likeliest
-        found = [choose(self._catch_up(row, tokens)[: self._vocab_size])]
-        while len(found) < count:
-            newest = token_of(found[-1])
+        drafted = [choose(self._catch_up(row, tokens)[: self._vocab_size])]
+        while len(drafted) < count:
+            newest = token_of(drafted[-1])
             logits = self.decoder.decode({row.number: Piece([newest], len(row.tokens))})
             row.tokens.append(newest)
-            found.append(choose(logits[row.number][: self._vocab_size]))
-        return found
+            drafted.append(choose(logits[row.number][: self._vocab_size]))
+        return drafted
 
     def _row_of(self, user: object) -> _Row:
         """Return the slot of an owner, empty if the owner has lost it."""
@@ -137,9 +137,9 @@ class Guessing:
             self._right += _HOPE * (_BELIEF * _CHANCE - self._right)
             self._tried += _HOPE * (_BELIEF - self._tried)
             return []
-        found = self.guess(tokens, count)
-        self._drafted = len(found)
-        return found
+        drafted = self.guess(tokens, count)
+        self._drafted = len(drafted)
+        return drafted
 
     def guess(self, tokens: Sequence[int], count: int) -> list[int | Drawn]:
         """Return a draft of at most `count` next tokens."""

@@ -46,8 +46,8 @@ class Heads:
             )
             for row, known in enumerate(tokens):
                 input_ids[row, : len(known)] = known[: self.count]
-        found: Array = self._program.run(inputs)["logits"]
-        return found
+        logits: Array = self._program.run(inputs)["logits"]
+        return logits
 
     def measure(self) -> float:
         """Return the seconds of a call."""

@@ -89,7 +89,7 @@ class LayerDrafter(Guessing):
 
     def guess(self, tokens: Sequence[int], count: int) -> list[int | Drawn]:
         """Return a draft of the next tokens."""
-        return [int(one.argmax()) for one in self.draft_logits(tokens, count)]
+        return [int(logit.argmax()) for logit in self.draft_logits(tokens, count)]
 
     def draft_logits(
         self, tokens: Sequence[int], count: int, drafted: Sequence[int] = ()
@@ -115,11 +115,11 @@ class LayerDrafter(Guessing):
             row, tokens[self._at + 1 :], self._at - self._first, known[:stop]
         )
         self._at, self._received = self._at + stop, [known[stop:]]
-        at, found = self._at - self._first, [logits]
+        at, rows = self._at - self._first, [logits]
         self._held = {} if count == 1 or decoder.only_grows else decoder.save(row, at, at)
-        while len(found) < count:
-            place = len(found) - 1
-            token = drafted[place] if place < len(drafted) else int(logits.argmax())
-            logits, state = self._layer.run(row, [token], at + place, state)
-            found.append(logits)
-        return found
+        while len(rows) < count:
+            index = len(rows) - 1
+            token = drafted[index] if index < len(drafted) else int(logits.argmax())
+            logits, state = self._layer.run(row, [token], at + index, state)
+            rows.append(logits)
+        return rows

@@ -76,11 +76,11 @@ class PromptLookup:
             return []
         record = self._records[self._matched]
         count = self._costs.best(record.right / record.tried, most, rows)
-        found = self._tokens[start : start + max(1, count)]
-        while len(found) < count:  # text that repeats up to its end is continued
-            found.append(found[len(found) - (len(self._tokens) - start)])
-        self._guess = found
-        return found[:count]
+        following = self._tokens[start : start + max(1, count)]
+        while len(following) < count:  # text that repeats up to its end is continued
+            following.append(following[len(following) - (len(self._tokens) - start)])
+        self._guess = following
+        return following[:count]
 
     def accepted(self, count: int) -> None:
         """Update the acceptance record with the last draft."""
@@ -92,10 +92,10 @@ class PromptLookup:
 
     def _add(self, token: int) -> None:
         """Record the position after the newest tokens."""
-        newest, place = self._newest(), len(self._tokens)
-        self._before.append(self._last.get(newest, 0) if place >= _LEAST else 0)
-        if place >= _LEAST:
-            self._last[newest] = place
+        newest, position = self._newest(), len(self._tokens)
+        self._before.append(self._last.get(newest, 0) if position >= _LEAST else 0)
+        if position >= _LEAST:
+            self._last[newest] = position
         self._tokens.append(token)
 
     def _match(self) -> tuple[int, int]:
@@ -104,20 +104,20 @@ class PromptLookup:
         The length is rounded down to one with a prior.
         """
         longest, start = 0, 0
-        place = self._last.get(self._newest(), 0)
+        position = self._last.get(self._newest(), 0)
         for _ in range(_PLACES):
-            if not place or longest == _LONGEST:
+            if not position or longest == _LONGEST:
                 break
-            if (length := self._same(place)) > longest:
-                longest, start = length, place
-            place = self._before[place]
-        return max((one for one in _CHANCES if one <= longest), default=0), start
+            if (length := self._same(position)) > longest:
+                longest, start = length, position
+            position = self._before[position]
+        return max((chance for chance in _CHANCES if chance <= longest), default=0), start
 
-    def _same(self, place: int) -> int:
+    def _same(self, position: int) -> int:
         """Return the length of the match before a position, which is known to be at least the shortest."""
         tokens, length = self._tokens, _LEAST
-        most = min(_LONGEST, place)
-        while length < most and tokens[place - length - 1] == tokens[-length - 1]:
+        most = min(_LONGEST, position)
+        while length < most and tokens[position - length - 1] == tokens[-length - 1]:
             length += 1
         return length
 

@@ -18,9 +18,9 @@ class Rows:
 
     def of(self, user: object) -> tuple[int, bool]:
         """Return an owner's slot, and whether the owner still had it: if not, its contents are invalid."""
-        users = {row: one and one() for row, one in self._users.items()}
-        known = next((row for row, one in users.items() if one is user), None)
-        free = (row for row, one in users.items() if one is None)
+        users = {row: value and value() for row, value in self._users.items()}
+        known = next((row for row, value in users.items() if value is user), None)
+        free = (row for row, value in users.items() if value is None)
         row = next(free, next(iter(users))) if known is None else known
         del self._users[row]
         self._users[row] = ref(user)

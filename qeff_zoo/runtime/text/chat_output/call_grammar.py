@@ -78,8 +78,8 @@ def output_grammar(
     reasoning = ANALYSIS if has_channels else reasoning
     begins = rules.thoughts(reasoning, thoughts)
     rules.add("start", f"{begins} ({' | '.join(alternatives)})")
-    found = replace(_joined(rules.source, otherwise), marks=marks.ids)
-    return replace(found, places=rules.places(reasoning, thoughts, begun, otherwise))
+    grammar = replace(_joined(rules.source, otherwise), marks=marks.ids)
+    return replace(grammar, places=rules.places(reasoning, thoughts, begun, otherwise))
 
 
 def _joined(source: str, other: Grammar | None) -> Grammar:
@@ -135,15 +135,15 @@ class CallRules:
 
     def text(self, text: str) -> str:
         """Return the symbols of a text: tokens of marks, and texts whose line breaks are optional."""
-        found = []
+        symbols = []
         for piece in self._marks.pieces(text):
             if isinstance(piece, int):
-                found.append(f"<[{piece}]>")
+                symbols.append(f"<[{piece}]>")
                 continue
             for part in filter(None, re.split(r"(\n\s*)", piece)):
                 is_optional = part.isspace() and "\n" in part
-                found.append(self.blank(part) if is_optional else json.dumps(part))
-        return " ".join(found)
+                symbols.append(self.blank(part) if is_optional else json.dumps(part))
+        return " ".join(symbols)
 
     def blank(self, text: str) -> str:
         """Return the symbols of a line break with blanks, which outputs may lack."""
@@ -152,7 +152,9 @@ class CallRules:
     def exactly(self, text: str) -> str:
         """Return the symbols of a text: tokens of marks, and the text between them."""
         pieces = self._marks.pieces(text)
-        return " ".join(f"<[{one}]>" if isinstance(one, int) else json.dumps(one) for one in pieces)
+        return " ".join(
+            f"<[{piece}]>" if isinstance(piece, int) else json.dumps(piece) for piece in pieces
+        )
 
     def until(self, end: str) -> str:
         """Return the symbols of any text up to an end, and of the end."""
@@ -188,20 +190,20 @@ class CallRules:
     def row(self, row: str, name: str, schema: Any) -> str:
         """Return the symbols of a function's call by a row of the format, or by the end of one."""
         self._note(name, schema)
-        found = []
+        symbols = []
         for text, hole in holes(row):
-            found.append(self.text(text))
+            symbols.append(self.text(text))
             if hole == "name":
-                found.append(json.dumps(name))
+                symbols.append(json.dumps(name))
             elif hole == "id":
-                found.append("/[A-Za-z0-9]{9}/")
+                symbols.append("/[A-Za-z0-9]{9}/")
             elif hole == "index":
-                found.append("/[0-9]{1,4}/")
+                symbols.append("/[0-9]{1,4}/")
             elif hole == "call":
-                found.append(self._json(_object(self._format.keys, name, schema), schema))
+                symbols.append(self._json(_object(self._format.keys, name, schema), schema))
             elif hole == "args":
-                found.append(self._arguments(schema))
-        return " ".join(found)
+                symbols.append(self._arguments(schema))
+        return " ".join(symbols)
 
     def _json(self, schema: Any, root: Any) -> str:
         """Return a rule of JSON, with the definitions of the schema that it is a part of."""
@@ -219,7 +221,7 @@ class CallRules:
         if by_key:
             parts = resolved(schema, schema).get("properties") or {}
         self._keys |= parts.keys()
-        kinds = {key: types_of(one, schema) for key, one in parts.items()}
+        kinds = {key: types_of(part, schema) for key, part in parts.items()}
         texts = (key for key, kind in kinds.items() if not kind or kind == {"string"})
         self._texts[name] = frozenset(texts if self._format.argument else ())
         if self._format.values == "unquoted":
@@ -236,7 +238,7 @@ class CallRules:
         begun: str = "",
         form: Grammar | None = None,
     ) -> Places | None:
-        """Return the places of arrays with different items; None without any.
+        """Return the positions in calls of arrays with different items; None without any.
 
         Args:
             reasoning: Format of the reasoning.
@@ -256,13 +258,13 @@ class CallRules:
             key, _, end = calls.argument.partition("{value}")
         elif calls.values == "python":
             key = _KEYWORD
-        found = Places(
+        arrays = Places(
             openings=() if calls.bare else tuple(map(self._bytes, calls.openings if names else ())),
             calls=tuple(self._before(row, names) for row in rows),
             argument=self._before(key, names) if key else b"",
             end=self._bytes(end.strip()),
             texts=frozenset((name, key) for name, keys in self._texts.items() for key in keys),
-            schemas=tuple((*place, one) for place, one in self._distinct.items()),
+            schemas=tuple((*place, value) for place, value in self._distinct.items()),
             answer=self._expression(written) if form else b"",
             form=schema,
             thinks=bool(ends) and thoughts == "begun",
@@ -270,12 +272,14 @@ class CallRules:
         )
         if reasoning and ends:
             marks = (self._bytes(reasoning.begin.strip()), self._bytes(reasoning.end.strip()))
-            found = replace(found, thoughts=marks)
-        return found
+            arrays = replace(arrays, thoughts=marks)
+        return arrays
 
     def _bytes(self, text: str) -> bytes:
         pieces = self._marks.pieces(text)
-        return b"".join(one.encode() if isinstance(one, str) else mark(one) for one in pieces)
+        return b"".join(
+            piece.encode() if isinstance(piece, str) else mark(piece) for piece in pieces
+        )
 
     def _expression(self, text: str) -> bytes:
         """Return the expression of a text with any blanks."""
@@ -298,15 +302,15 @@ class CallRules:
             "id": "[A-Za-z0-9]{9}",
             "index": "[0-9]{1,4}",
         }
-        found = rb"(?:\(|,)\s*" if row == _KEYWORD else b""
+        expression = rb"(?:\(|,)\s*" if row == _KEYWORD else b""
         for text, hole in holes(row):
-            found += self._expression(text)
+            expression += self._expression(text)
             if hole in ("args", "value", ""):
                 break
-            found += written[hole].encode()
+            expression += written[hole].encode()
             if hole == "call":
                 break
-        return found
+        return expression
 
     def _arguments(self, schema: Any) -> str:
         if self._format.argument:
@@ -354,20 +358,20 @@ class CallRules:
             "string": "true" if is_string else "false",
             "type": "string" if is_string else min(types),
         }
-        found = []
+        symbols = []
         for text, hole in parts[:-1]:
-            found += [self.text(text), json.dumps(written[hole]) if hole in written else ""]
+            symbols += [self.text(text), json.dumps(written[hole]) if hole in written else ""]
         known = resolved(schema, root)
         values = _constants(known)
-        strings = [one for one in values if isinstance(one, str)] if is_string else []
+        strings = [value for value in values if isinstance(value, str)] if is_string else []
         closed = self.text(end.rstrip())
         if strings:
-            found.append(f"({' | '.join(json.dumps(one) for one in strings)}) {closed}")
+            symbols.append(f"({' | '.join(json.dumps(string) for string in strings)}) {closed}")
         elif is_string:
-            found.append(self.until(end.strip()))
+            symbols.append(self.until(end.strip()))
         else:
-            found.append(f"{self._json(schema, root)} {closed}")
-        return f"{' '.join(found)} {self.text(end[len(end.rstrip()) :])}"
+            symbols.append(f"{self._json(schema, root)} {closed}")
+        return f"{' '.join(symbols)} {self.text(end[len(end.rstrip()) :])}"
 
     def _keyword(self, name: str, schema: Any, root: Any) -> str:
         is_boolean = types_of(schema, root) == {"boolean"}
@@ -384,10 +388,10 @@ class CallRules:
         quote = self.text(self._format.quote)
         if strings := _constants(known):
             texts = (
-                f"{quote} {json.dumps(one)} {quote}"
-                if isinstance(one, str)
-                else json.dumps(json.dumps(one))
-                for one in strings
+                f"{quote} {json.dumps(string)} {quote}"
+                if isinstance(string, str)
+                else json.dumps(json.dumps(string))
+                for string in strings
             )
             return f"({' | '.join(texts)})"
         if types & {"object"} and depth < _DEEPEST:

@@ -155,7 +155,7 @@ class ChatFormat:
     def _texts(self) -> list[str]:
         """All texts of the format."""
         known = [self.calls, self.reasoning, ANALYSIS if self._has_channels else None]
-        return [text for one in known if one for text in one.texts]
+        return [text for name in known if name for text in name.texts]
 
 
 def prompt_end(tokenizer: Tokenizer, prompt: Sequence[int]) -> str:
@@ -187,5 +187,5 @@ def _listed(names: Iterable[str]) -> str:
 
 def _reasoning_named(name: str) -> ReasoningFormat | None:
     """Return a format of reasoning by its name, or by the name of vLLM's parser."""
-    found = (one for key, one in REASONING_FORMATS.items() if name in (key, *one.names))
-    return next(found, None)
+    matching = (format for key, format in REASONING_FORMATS.items() if name in (key, *format.names))
+    return next(matching, None)

@@ -69,15 +69,15 @@ def _renderings(source: TemplateSource) -> list[str]:
     result = {"role": "tool", "content": "1", "tool_call_id": "qzqzq0000", "name": _NAME}
     calling = source.normalized([_USER, {**_ANSWER, "tool_calls": [call]}, result])
     values = {"tools": [_TOOL], "documents": None}
-    found = []
+    renderings = []
     for messages in (calling[:2], calling):
         whole = source.probe(messages, **values, add_generation_prompt=False)
         for prompted in (True, False):
             before = source.probe(calling[:1], **values, add_generation_prompt=prompted)
             same = _common(before, whole)
             if _NAME in whole[same:] and (same == len(before) or not prompted):
-                found.append(whole[same:])
-    return found
+                renderings.append(whole[same:])
+    return renderings
 
 
 def _common(first: str, second: str) -> int:
@@ -91,7 +91,7 @@ def _reads(known: CallFormat, text: str) -> bool:
     parser = OutputParser(known, schemas={_NAME: _SCHEMA})
     output = Output.of([*parser.push(text), *parser.finish()])
     try:
-        found = [(call.name, json.loads(call.arguments)) for call in output.calls]
+        calls = [(call.name, json.loads(call.arguments)) for call in output.calls]
     except ValueError:
         return False
-    return found == [(_NAME, dict(_ARGUMENTS))]
+    return calls == [(_NAME, dict(_ARGUMENTS))]

@@ -2,7 +2,7 @@
 """Formats of tool calls and of reasoning, by model family: one row of formats.json each.
 
 A row is the text that a family's chat template renders, with holes in braces. The parser reads outputs by it, and the
-grammar that guarantees calls is made of it. Whitespace in a row may have any length in an output.
+grammar that guarantees calls is derived from it. Whitespace in a row may have any length in an output.
 
     {call}      a JSON object with the name and the arguments
     {name}      the name of the function
@@ -111,13 +111,13 @@ class ReasoningFormat:
 
 def holes(row: str) -> list[tuple[str, str]]:
     """Return the parts of a row: each text with the hole after it; the hole of the last is empty."""
-    found, before = [], ""
+    parts, before = [], ""
     for text, hole, *_ in Formatter().parse(row):
         before += text
         if hole is not None:
-            found.append((before, hole))
+            parts.append((before, hole))
             before = ""
-    return [*found, (before, "")]
+    return [*parts, (before, "")]
 
 
 #: Reasoning of a model whose messages have channels.
@@ -125,7 +125,9 @@ ANALYSIS = ReasoningFormat(begin="<|channel|>analysis<|message|>", end="<|end|><
 
 
 def _row(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: tuple(one) if isinstance(one, list) else one for key, one in values.items()}
+    return {
+        key: tuple(value) if isinstance(value, list) else value for key, value in values.items()
+    }
 
 
 _TABLE = json.loads(Path(__file__).with_name("formats.json").read_text(encoding="utf-8"))

@@ -54,7 +54,7 @@ def free_grammar(
     else:
         begin = reasoning.begin.strip() if reasoning and thoughts == "possible" else ""
         drops = (*(reasoning.drops if reasoning else ()), *calls.drops)
-        rules.drops = [symbols for one in drops if "<[" in (symbols := rules.exactly(one))]
+        rules.drops = [symbols for drop in drops if "<[" in (symbols := rules.exactly(drop))]
         body = rules.bare() if calls.bare else rules.body(begin, calls.begun(prompt))
         thought = rules.thought(reasoning, body, thoughts) if reasoning else ""
         alone = thoughts == "begun" and reasoning is not None
@@ -76,7 +76,7 @@ def loosened(calls: CallFormat, schema: Any) -> Any:
     if not calls.argument and calls.values == "json":
         return None
     properties = resolved(schema, schema).get("properties") or {}
-    kinds = {name: sorted(types_of(one, schema)) for name, one in properties.items()}
+    kinds = {name: sorted(types_of(value, schema)) for name, value in properties.items()}
     loose = {name: {"type": found} if found else {} for name, found in kinds.items()}
     return {"type": "object", "properties": loose}
 
@@ -197,10 +197,10 @@ class _FreeRules(CallRules):
             more = f"({self.text(calls.join)} {self._call})*" if self._several else ""
             return f"{self.text(calls.begin[len(opening) :])} {self._call} {more} {self._end}"
         rows = [row for row in (calls.call, *calls.also) if row.startswith(opening)]
-        found = [self._each(partial(self.row, row[len(opening) :])) for row in rows]
+        symbols = [self._each(partial(self.row, row[len(opening) :])) for row in rows]
         if calls.answer:
-            found.append(self.exactly(calls.answer[len(opening) :]))
-        return f"({' | '.join(found)})"
+            symbols.append(self.exactly(calls.answer[len(opening) :]))
+        return f"({' | '.join(symbols)})"
 
     @cached_property
     def _call(self) -> str:
@@ -233,7 +233,9 @@ class _FreeRules(CallRules):
     @staticmethod
     def _without(marks: Sequence[str], begin: str = "") -> str:
         """Return the expression of a text without marks, which does not begin as reasoning does."""
-        parts = [f"~({ANYTHING} {json.dumps(one, ensure_ascii=False)} {ANYTHING})" for one in marks]
+        parts = [
+            f"~({ANYTHING} {json.dumps(mark, ensure_ascii=False)} {ANYTHING})" for mark in marks
+        ]
         if begin:
             parts.append(rf"~(/\s*/ {json.dumps(begin, ensure_ascii=False)} {ANYTHING})")
         return " & ".join(parts)

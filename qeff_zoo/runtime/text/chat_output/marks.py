@@ -29,7 +29,7 @@ class Marks:
     def of(cls, tokenizer: Tokenizer, texts: Iterable[str]) -> "Marks":
         """Return the tokens of marks in the texts of a format."""
         rows = "\0".join(texts)
-        contents = {token: one["content"] for token, one in tokenizer.added.items()}
+        contents = {token: value["content"] for token, value in tokenizer.added.items()}
         within = {token: text for token, text in contents.items() if text in rows}
         special = tokenizer.special.keys()
         return cls(
@@ -38,16 +38,16 @@ class Marks:
 
     def pieces(self, text: str) -> list[str | int]:
         """Return the parts of a text: tokens, and the text between them."""
-        found, at = list[str | int](), 0
+        parts, at = list[str | int](), 0
         for match in self._pattern.finditer(text):
-            found += [text[at : match.start()], self._by_text[match[0]]]
+            parts += [text[at : match.start()], self._by_text[match[0]]]
             at = match.end()
-        return [piece for piece in (*found, text[at:]) if piece != ""]
+        return [piece for piece in (*parts, text[at:]) if piece != ""]
 
     def encode(self, text: str, tokenizer: Tokenizer) -> tuple[int, ...]:
         """Return the token ids of a text of the format, within an output."""
         pieces = self.pieces(text)
-        tokens = [tokenizer.spell(one) if isinstance(one, str) else [one] for one in pieces]
+        tokens = [tokenizer.spell(piece) if isinstance(piece, str) else [piece] for piece in pieces]
         return tuple(token for some in tokens for token in some)
 
 

@@ -82,13 +82,13 @@ class OutputParser:
         return self._advance()
 
     def _advance(self) -> list[Event]:
-        found: list[Event] = []
+        events: list[Event] = []
         for event in self._steps:
             if event is not None:
-                found.append(event)
+                events.append(event)
             elif not self._reader.closed:
                 break
-        return found
+        return events
 
     # --- messages -------------------------------------------------------------------------------
 
@@ -136,17 +136,17 @@ class OutputParser:
         reader.held = True
         yield from reader.skip_blanks()
         first = yield from reader.peek()
-        found = first in _JSON and not (yield from self._first_of(marks))
+        is_json = first in _JSON and not (yield from self._first_of(marks))
         reader.at, reader.held = start, False
-        return found
+        return is_json
 
     def _word(self, text: str) -> Parsing[bool]:
         """Advance over a text with whitespace at its end; return False where it differs."""
         reader, start = self._reader, self._reader.at
         reader.held = True
-        found = (yield from reader.literal(text)) and reader.text[reader.at - 1].isspace()
-        reader.at, reader.held = reader.at if found else start, False
-        return found
+        is_word = (yield from reader.literal(text)) and reader.text[reader.at - 1].isspace()
+        reader.at, reader.held = reader.at if is_word else start, False
+        return is_word
 
     def _bare(self, calls: CallFormat) -> Parsing[bool]:
         """Parse calls without a mark; return whether the output begins with some."""
@@ -193,16 +193,16 @@ class OutputParser:
     def _section(self, calls: CallFormat) -> Parsing[bool]:
         """Parse calls with the text around them; return whether there are some, else nothing was read."""
         reader, start = self._reader, self._reader.at
-        reader.held, found = True, False
+        reader.held, has_calls = True, False
         ok = yield from reader.literal(calls.begin)
         while ok and (yield from self._one_of(calls)):
-            found, reader.held, start = True, True, reader.at
+            has_calls, reader.held, start = True, True, reader.at
             if calls.end and (yield from reader.literal(f" {calls.end}")):
                 start = reader.at
                 break
             ok = yield from reader.literal(calls.join)
         reader.at, reader.held = start, False
-        return found
+        return has_calls
 
     def _one_of(self, calls: CallFormat) -> Parsing[bool]:
         """Parse a call in one of the texts of its format."""
@@ -381,8 +381,8 @@ class OutputParser:
         if kind:
             return frozenset({"string"}) if kind in ("string", "true") else frozenset()
         properties = schema.get("properties") if isinstance(schema, Mapping) else None
-        found = properties.get(key) if isinstance(properties, Mapping) else None
-        return values.types_of(found, schema)
+        property_ = properties.get(key) if isinstance(properties, Mapping) else None
+        return values.types_of(property_, schema)
 
     def _tagged_value(self, end: str, types: frozenset[str], ends: "_Ends") -> Parsing[bool]:
         """Parse the value of an argument; return whether it is complete."""
@@ -405,18 +405,18 @@ class OutputParser:
     def _until(self, marks: Sequence[str], ends: "_Ends", sink: Sink) -> Parsing[bool]:
         """Pass the text of a value on up to a mark, or to the end of its call; return whether there is one."""
         reader = self._reader
-        while (found := (yield from reader.until([*marks, *ends.marks], sink))) not in marks:
-            if found is None:
+        while (mark := (yield from reader.until([*marks, *ends.marks], sink))) not in marks:
+            if mark is None:
                 return False
             at, reader.held = reader.at, True
             yield from reader.skip_blanks()
             ended = not (yield from reader.peek()) or (yield from self._first_of(ends.followers))
             reader.at, reader.held = at, False
             if ended:
-                reader.at -= len(found)
+                reader.at -= len(mark)
                 reader.ended = False
                 return True
-            if event := sink(found):  # a text that only looks like the end
+            if event := sink(mark):  # a text that only looks like the end
                 yield event
         return True
 
@@ -430,11 +430,13 @@ class OutputParser:
         """Parse arguments in Python's or Gemma's language, which become JSON at their end."""
         text = yield from self._enclosed(calls)
         is_python = calls.values == "python"
-        found = values.from_keywords(text) if is_python else values.from_unquoted(text, calls.quote)
-        if found is None:
+        arguments = (
+            values.from_keywords(text) if is_python else values.from_unquoted(text, calls.quote)
+        )
+        if arguments is None:
             return False
         yield begin()
-        yield self._arguments(found)
+        yield self._arguments(arguments)
         return True
 
     def _enclosed(self, calls: CallFormat) -> Parsing[str]:
@@ -449,8 +451,8 @@ class OutputParser:
                 elif (yield from reader.literal(quoted)):
                     quoted = ""
                     continue
-            elif found := (yield from self._first_of(quotes)):
-                quoted = found
+            elif quote := (yield from self._first_of(quotes)):
+                quoted = quote
                 continue
             elif one in _CLOSING:
                 open_.append(_CLOSING[one])

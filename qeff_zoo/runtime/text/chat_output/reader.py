@@ -79,16 +79,16 @@ class Reader:
         """
         while True:
             starts = [(at, mark) for mark in marks if (at := self.text.find(mark, self.at)) >= 0]
-            found = min(starts, key=lambda one: (one[0], -len(one[1])), default=None)
-            end = found[0] if found else len(self.text) - self._open(marks)
+            first = min(starts, key=lambda one: (one[0], -len(one[1])), default=None)
+            end = first[0] if first else len(self.text) - self._open(marks)
             if end > self.at:
                 piece, self.at = self.text[self.at : end], end
                 if event := sink(piece):
                     yield event
                 self.drop()
-            if found:
-                self.at += len(found[1])
-                return found[1]
+            if first:
+                self.at += len(first[1])
+                return first[1]
             if self.closed:
                 return None
             yield None
@@ -154,7 +154,7 @@ class Reader:
         if followers is None:
             return True
         after = rest[len(end) :].lstrip()
-        if any(after.startswith(one) for one in followers) or (not after and self.closed):
+        if any(after.startswith(follower) for follower in followers) or (not after and self.closed):
             return True
-        may_follow = any(one.startswith(after) for one in followers) and not self.closed
+        may_follow = any(follower.startswith(after) for follower in followers) and not self.closed
         return None if may_follow or (not after and not self.closed) else False

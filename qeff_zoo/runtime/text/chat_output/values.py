@@ -44,7 +44,7 @@ def types_of(schema: Any, root: Any = None) -> frozenset[str]:
         root: Schema that its references are in.
     """
     root = schema if root is None else root
-    waiting, visited, found = [schema], set[int](), set[str]()
+    waiting, visited, types = [schema], set[int](), set[str]()
     while waiting:
         one = resolved(waiting.pop(), root)
         if id(one) in visited:  # each is visited once, however many references lead to it
@@ -53,14 +53,14 @@ def types_of(schema: Any, root: Any = None) -> frozenset[str]:
         alternatives = [*(one.get("anyOf") or ()), *(one.get("oneOf") or ())]
         values = one.get("enum", [one["const"]] if "const" in one else None)
         if named := one.get("type"):
-            found.update([named] if isinstance(named, str) else named)
+            types.update([named] if isinstance(named, str) else named)
         elif values is not None:
-            found.update(_TYPES.get(type(value), "") for value in values)
+            types.update(_TYPES.get(type(value), "") for value in values)
         elif alternatives:
             waiting += alternatives
         else:
             return frozenset()
-    return frozenset(found)
+    return frozenset(types)
 
 
 def check_schema(schema: Any) -> None:
@@ -126,10 +126,10 @@ def from_keywords(text: str) -> str | None:
         if (
             not isinstance(call, ast.Call)
             or call.args
-            or any(one.arg is None for one in call.keywords)
+            or any(keyword.arg is None for keyword in call.keywords)
         ):
             return None
-        values = {str(one.arg): _evaluated(one.value) for one in call.keywords}
+        values = {str(keyword.arg): _evaluated(keyword.value) for keyword in call.keywords}
         return _written(values)
     except _FAILURES:
         return None

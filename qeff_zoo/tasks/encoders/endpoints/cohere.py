@@ -60,7 +60,7 @@ def routes(
         vectors = vectors_of(session, outputs, body.output_dimension, param="output_dimension")
         tokens = sum(len(one.ids) for one in read)
         version = "1" if request.url.path == "/v1/embed" else "2"
-        found = {
+        answer = {
             "id": str(uuid.uuid4()),
             "embeddings": {name: _TYPES[name](vectors) for name in body.embedding_types},
             "texts": [*texts],
@@ -71,7 +71,7 @@ def routes(
             "response_type": "embeddings_by_type",
         }
         if version == "1" and "embedding_types" not in body.model_fields_set:
-            found |= {"embeddings": vectors, "response_type": "embeddings_floats"}
-        return await json_answer(found)
+            answer |= {"embeddings": vectors, "response_type": "embeddings_floats"}
+        return await json_answer(answer)
 
     return router

@@ -89,8 +89,8 @@ def vectors_of(
         normalize: Whether they are scaled to length 1 as well; None for the model's own.
         param: Parameter with the number of dimensions.
     """
-    found = shortened(session.shortened(np.stack(outputs)), dimensions, param)
-    return normalized(found) if normalize else found
+    vectors = shortened(session.shortened(np.stack(outputs)), dimensions, param)
+    return normalized(vectors) if normalize else vectors
 
 
 async def embedded(
@@ -162,7 +162,7 @@ def routes(
             written=0,
         )
         vectors = vectors_of(session, outputs)
-        found = await asyncio.to_thread(session.similarity, vectors[:1], vectors[1:])
-        return await json_answer(found[0])
+        cosines = await asyncio.to_thread(session.similarity, vectors[:1], vectors[1:])
+        return await json_answer(cosines[0])
 
     return router

@@ -34,14 +34,14 @@ class _Job:
         left: Numbers of the texts without an output, the shortest last.
         future: Future of all outputs; also done if the client disconnected.
         client: Name of the client.
-        found: Finished outputs by number.
+        outputs: Finished outputs by number.
     """
 
     texts: Sequence[Encoded]
     left: list[int]
     future: asyncio.Future[list[Array]]
     client: str
-    found: dict[int, Array] = field(default_factory=dict)
+    outputs: dict[int, Array] = field(default_factory=dict)
 
 
 class EncoderQueue:
@@ -211,6 +211,6 @@ def _deliver(call: Sequence[tuple[_Job, int]], ended: asyncio.Future[Iterable[Ar
             job.future.set_exception(error)
         return
     for (job, number), row in zip(call, ended.result(), strict=True):
-        job.found[number] = row
-        if len(job.found) == len(job.texts) and not job.future.done():  # the client may have left
-            job.future.set_result([job.found[n] for n in range(len(job.texts))])
+        job.outputs[number] = row
+        if len(job.outputs) == len(job.texts) and not job.future.done():  # the client may have left
+            job.future.set_result([job.outputs[n] for n in range(len(job.texts))])

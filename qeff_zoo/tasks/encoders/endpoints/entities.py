@@ -52,11 +52,11 @@ def routes(
         wanted = body.parameters
         aggregation: Aggregation = wanted.aggregation_strategy or "simple"
         ignored = OUTSIDE if wanted.ignore_labels is None else wanted.ignore_labels
-        found = [
+        answer = [
             _listed(session.entities_of(*one, aggregation, ignored), aggregation)
             for one in zip(texts, read, outputs, strict=True)
         ]
-        return JSONResponse(found[0] if isinstance(body.inputs, str) else found)
+        return JSONResponse(answer[0] if isinstance(body.inputs, str) else answer)
 
     return router
 
@@ -65,6 +65,12 @@ def _listed(entities: Sequence[Entity], aggregation: Aggregation) -> list[dict[s
     """Return entities by the names of transformers' pipeline."""
     name = "entity" if aggregation == "none" else "entity_group"
     return [
-        {name: one.label, "score": one.score, "word": one.text, "start": one.start, "end": one.end}
-        for one in entities
+        {
+            name: entity.label,
+            "score": entity.score,
+            "word": entity.text,
+            "start": entity.start,
+            "end": entity.end,
+        }
+        for entity in entities
     ]

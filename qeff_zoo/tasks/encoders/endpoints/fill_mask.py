@@ -63,11 +63,11 @@ def routes(
             check_numbers(tokens, "inputs")
 
         read, outputs = await encoded(request, queue, texts, body.truncation, "inputs", check=check)
-        found = (
+        answer = (
             _listed(session.fills_of(one, logits, top_k, targets))
             for one, logits in zip(read, outputs, strict=True)
         )
-        return await json_answer(next(found) if isinstance(body.inputs, str) else found)
+        return await json_answer(next(answer) if isinstance(body.inputs, str) else answer)
 
     return router
 
@@ -78,8 +78,8 @@ def _several(texts: str | list[str] | None) -> list[str]:
 
 def _listed(fills: Sequence[Sequence[Fill]]) -> list[Any]:
     """Return the tokens for one mask, or those for each of several, by the names of transformers' pipeline."""
-    found = [[*map(_described, each)] for each in fills]
-    return found[0] if len(found) == 1 else found
+    described = [[*map(_described, each)] for each in fills]
+    return described[0] if len(described) == 1 else described
 
 
 def _described(fill: Fill) -> dict[str, Any]:

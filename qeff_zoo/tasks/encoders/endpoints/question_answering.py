@@ -85,8 +85,8 @@ def routes(
             most=MAX_INPUTS,
         )
         windows, outputs = await while_connected(request, queue.encode_read(reading), "inputs")
-        found = await asyncio.to_thread(session.answers_of, context, windows, outputs, rules)
-        listed = [_described(one) for one in found]
+        answers = await asyncio.to_thread(session.answers_of, context, windows, outputs, rules)
+        listed = [_described(answer) for answer in answers]
         return JSONResponse(listed if rules.top_k > 1 else listed[0])
 
     return router

@@ -190,7 +190,7 @@ async def encoded(
         require_short(queue.session.tokenizer, texts, length or longest, side, param)
         if length is not None:
             part = slice(-length, None) if body.cut_on == "left" else slice(length)
-            texts = [one[part] if isinstance(one, list) else one for one in texts]
+            texts = [text[part] if isinstance(text, list) else text for text in texts]
 
     def require(read: list[Encoded]) -> None:
         check(read)
@@ -234,9 +234,9 @@ async def while_connected(
 def _numbers(session: EncoderSession, texts: Sequence[Encoded]) -> int:
     """Return the number of numbers in the outputs of texts."""
     if isinstance(session, FillMaskSession):
-        return sum(len(session.masks_of(one)) for one in texts) * session.width
+        return sum(len(session.masks_of(text)) for text in texts) * session.width
     per_token = session.has_states or session.task == TOKEN_CLASSIFICATION
-    rows = sum(len(one.ids) for one in texts) if per_token else len(texts)
+    rows = sum(len(text.ids) for text in texts) if per_token else len(texts)
     return rows * session.width
 
 
@@ -256,7 +256,7 @@ def _of_pairs(queue: EncoderQueue, session: TextClassificationSession) -> Scorer
     ) -> tuple[list[float], int]:
         reading = _named(session, body)
         read, outputs = await encoded(request, queue, pairs, body, param, reading=reading)
-        return [float(_scores(session, body, one)[0]) for one in outputs], _tokens(read)
+        return [float(_scores(session, body, output)[0]) for output in outputs], _tokens(read)
 
     return scores
 
@@ -279,8 +279,8 @@ def _of_embeddings(
             read, outputs = await encoded(
                 request, queue, texts, body, param, reading=reading, written=0
             )
-            found = [session.comparable(*both, kind) for both in zip(read, outputs, strict=True)]
-            rows.append(dict(zip(texts, found, strict=True)))
+            values = [session.comparable(*both, kind) for both in zip(read, outputs, strict=True)]
+            rows.append(dict(zip(texts, values, strict=True)))
             tokens += _tokens(read)
         queries, documents = rows
 
@@ -345,12 +345,12 @@ def _add_scores(
     @router.post("/score")
     async def score(request: Request, body: ScoreRequest) -> Response:
         admit(body)
-        found, tokens = await scores(
+        values, tokens = await scores(
             request, body, require_few(body.pairs, "documents"), "documents"
         )
         data = [
             {"index": number, "object": "score", "score": value}
-            for number, value in enumerate(found)
+            for number, value in enumerate(values)
         ]
         return JSONResponse(_listed(body, "score", data, tokens))
 
@@ -364,21 +364,21 @@ def _add_scores(
         if most := body.max_tokens_per_doc:
             with blaming("documents"):
                 read = await asyncio.to_thread(_beginnings, queue.session, texts, most)
-        found, tokens = await scores(
+        values, tokens = await scores(
             request, body, [(body.query_text, text) for text in read], "documents"
         )
-        order = sorted(range(len(found)), key=lambda number: -found[number])
+        order = sorted(range(len(values)), key=lambda number: -values[number])
         if body.texts:
             few = order[: body.top_n or None]
             return JSONResponse(
                 [
-                    {"index": number, "score": found[number]}
+                    {"index": number, "score": values[number]}
                     | ({"text": texts[number]} if body.return_text else {})
                     for number in few
                 ]
             )
         results: list[dict[str, Any]] = [
-            {"index": number, "relevance_score": found[number]}
+            {"index": number, "relevance_score": values[number]}
             | ({"document": {"text": texts[number]}} if body.return_documents else {})
             for number in order[: body.top_n or None]
         ]
@@ -443,8 +443,8 @@ def _add_predict(
             best = best_first(session.labels, values)
             return [{"score": one.score, "label": one.label} for one in best]
 
-        found = map(labelled, outputs)
-        return await json_answer(next(found) if body.is_single else found)
+        answers = map(labelled, outputs)
+        return await json_answer(next(answers) if body.is_single else answers)
 
 
 def _add_pooling(
@@ -483,8 +483,8 @@ def _add_pooling(
         kind = reading.kind if reading and body.messages is None else None
 
         def described(number: int, text: Encoded, output: Array) -> dict[str, Any]:
-            found = np.asarray(values(body, text, output, kind))
-            data = base64_of(found) if body.encoding_format == "base64" else found
+            scores = np.asarray(values(body, text, output, kind))
+            data = base64_of(scores) if body.encoding_format == "base64" else scores
             return {"index": number, "object": "pooling", "data": data}
 
         data = (
@@ -523,8 +523,10 @@ def _add_embed_all(
         read, outputs = await encoded(
             request, queue, texts, body.truncation, "inputs", reading=reading
         )
-        found = (session.compared(*both, reading.kind) for both in zip(read, outputs, strict=True))
-        return await json_answer(found)
+        embeddings = (
+            session.compared(*both, reading.kind) for both in zip(read, outputs, strict=True)
+        )
+        return await json_answer(embeddings)
 
 
 def _listed(body: EncoderRequest, kind: str, data: Iterable[Any], tokens: int) -> dict[str, Any]:

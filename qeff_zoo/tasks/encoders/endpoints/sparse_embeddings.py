@@ -44,11 +44,11 @@ def routes(
 
 def _written(session: SparseEmbeddingSession, outputs: Sequence[Array]) -> str:
     """Return the token ids of each text with their weights, as JSON."""
-    found = [
+    weights = [
         [
             {"index": index, "value": value}
             for index, value in zip(one.indices.tolist(), one.values.tolist(), strict=True)
         ]
         for one in map(session.active, outputs)
     ]
-    return json.dumps(found, allow_nan=False)
+    return json.dumps(weights, allow_nan=False)

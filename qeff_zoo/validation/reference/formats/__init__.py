@@ -32,7 +32,7 @@ _FINDERS = (
 )
 #: `quant_method`, with "-" for "_" -> what finds its tensors.
 METHODS: Mapping[str, Callable[[Files, Mapping[str, Any]], dict[str, Decoded]]] = MappingProxyType(
-    {one.__name__.replace("_", "-"): one for one in _FINDERS}
+    {finder.__name__.replace("_", "-"): finder for finder in _FINDERS}
     | dict.fromkeys(("modelopt-fp4", "modelopt-mxfp8"), small_floats.modelopt)
 )
 #: Algorithms of ModelOpt that round no activations.
@@ -92,7 +92,7 @@ def open_weights(folder: Path, config: Mapping[str, Any]) -> Weights:
         raise ValueError(f"The reference cannot decode {method!r}; it knows {', '.join(METHODS)}.")
     files = Files(folder)
     decoded = finder(files, config)
-    parts = {name for one in decoded.values() for name in one.sources.values()}
+    parts = {name for value in decoded.values() for name in value.sources.values()}
     rest = {
         name: Decoded(files, {"value": name}, plain)
         for name in files
@@ -140,11 +140,11 @@ def left_out(config: Mapping[str, Any]) -> list[str]:
 
 def _orders(files: Files, decoded: Mapping[str, Decoded]) -> dict[str, Tensor]:
     """Sort columns by their group where they are not."""
-    found = {}
+    orders = {}
     for name, one in decoded.items():
         stored = one.sources.get("g_idx") or one.sources.get("weight_g_idx")
         if stored is not None:
             order = torch.argsort(files[stored], stable=True)
             if not torch.equal(order, torch.arange(len(order))):
-                found[name] = order
-    return found
+                orders[name] = order
+    return orders

@@ -60,7 +60,7 @@ def arranged(tensors: Mapping[str, Decoded], model: Any, *, halved: bool = False
         halved: Whether the quantizer took experts' gates and ups as halves, although the model alternates them.
     """
     modules, prefix = dict(model.named_modules()), model.base_model_prefix
-    mapping, places = get_model_conversion_mapping(model), model.state_dict()
+    mapping, parameters = get_model_conversion_mapping(model), model.state_dict()
     renamings = [one for one in mapping if isinstance(one, WeightRenaming)]
     converted = [
         re.compile(pattern.replace(".*.", r"\.\d+\."))
@@ -72,30 +72,30 @@ def arranged(tensors: Mapping[str, Decoded], model: Any, *, halved: bool = False
         spelled = (path, f"{prefix}.{path}", path.removeprefix(f"{prefix}."))
         return next((modules[one] for one in spelled if one in modules), None)
 
-    found: dict[str, Any] = {}
+    arranged_: dict[str, Any] = {}
     experts: dict[tuple[str, str], dict[tuple[int, str], Decoded]] = defaultdict(dict)
     halves: dict[tuple[str, str], dict[str, Decoded]] = defaultdict(dict)
-    for name, one in tensors.items():
+    for name, tensor in tensors.items():
         path, _, kind = name.rpartition(".")
         half = _HALF.fullmatch(name)
-        expert = _expert(rename_source_key(name, renamings, [], prefix, places)[0])
+        expert = _expert(rename_source_key(name, renamings, [], prefix, parameters)[0])
         if any(pattern.search(name) for pattern in converted):
-            found[name] = one
+            arranged_[name] = tensor
         elif expert and hasattr(module(expert["path"]), _OF_STACKS[expert["layer"]]):
             parameter = _OF_STACKS[expert["layer"]] + ("_bias" if expert["kind"] == "bias" else "")
-            experts[expert["path"], parameter][int(expert["at"]), expert["layer"]] = one
+            experts[expert["path"], parameter][int(expert["at"]), expert["layer"]] = tensor
         elif half and module(path) is None and hasattr(module(half[1]), "gate_up_proj"):
-            halves[half[1], half[3]][half[2]] = one
-        elif kind == "weight" and isinstance(module(path), Conv1D) and one.decode is not plain:
-            found[name] = Arranged([one], lambda matrix: matrix.T)
+            halves[half[1], half[3]][half[2]] = tensor
+        elif kind == "weight" and isinstance(module(path), Conv1D) and tensor.decode is not plain:
+            arranged_[name] = Arranged([tensor], lambda matrix: matrix.T)
         else:
-            found[name] = one
+            arranged_[name] = tensor
     for (path, kind), two in halves.items():
         both = [two["gate_proj"], two["up_proj"]]
-        found[f"{path}.gate_up_proj.{kind}"] = Arranged(both, lambda *parts: torch.cat(parts))
+        arranged_[f"{path}.gate_up_proj.{kind}"] = Arranged(both, lambda *parts: torch.cat(parts))
     for (path, parameter), parts in experts.items():
         owner = module(path)
-        found[f"{path}.{parameter}"] = Arranged(
+        arranged_[f"{path}.{parameter}"] = Arranged(
             [parts[at] for at in sorted(parts)],  # of each expert, gate before up
             _stack(
                 turned=getattr(owner, "is_transposed", False) and not parameter.endswith("_bias"),
@@ -103,15 +103,15 @@ def arranged(tensors: Mapping[str, Decoded], model: Any, *, halved: bool = False
                 mixed=not (halved or getattr(owner, "is_concatenated", True)),
             ),
         )
-    return found
+    return arranged_
 
 
 def _expert(name: str) -> dict[str, str] | None:
     """Return the parts of the name of a tensor of an expert; None of others."""
     name = name.replace(".experts.experts.", ".experts.")
     matches = (pattern.fullmatch(name) for pattern in _EXPERTS)
-    found = next((one.groupdict() for one in matches if one), None)
-    return found if found and found["layer"] in _OF_STACKS else None
+    parts = next((match.groupdict() for match in matches if match), None)
+    return parts if parts and parts["layer"] in _OF_STACKS else None
 
 
 def _stack(*, turned: bool, pairs: bool = False, mixed: bool = False) -> Callable[..., Tensor]:

@@ -30,8 +30,8 @@ class Files(Mapping[str, Tensor]):
         self._opened = opened
 
     def __getitem__(self, name: str) -> Tensor:
-        found: Tensor = self._holders[name].get_tensor(name)
-        return found
+        tensor: Tensor = self._holders[name].get_tensor(name)
+        return tensor
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._holders)
@@ -53,10 +53,10 @@ class Files(Mapping[str, Tensor]):
     @cached_property
     def metadata(self) -> Mapping[str, str]:
         """Metadata of the files."""
-        found: dict[str, str] = {}
+        values: dict[str, str] = {}
         for file in self._opened:
-            found |= file.metadata() or {}
-        return found
+            values |= file.metadata() or {}
+        return values
 
     def modules(self, suffix: str) -> list[str]:
         """Return the paths of modules that have a tensor of a name."""

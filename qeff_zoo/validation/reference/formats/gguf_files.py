@@ -90,7 +90,7 @@ class _Tensors(Mapping[str, Tensor]):
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self.readers = [_Reader(path) for path in paths]
-        self._found = {one.name: one for reader in self.readers for one in reader.tensors}
+        self._found = {tensor.name: tensor for reader in self.readers for tensor in reader.tensors}
         fields = self.readers[0].fields.items()
         self._numbers = {
             key: field.parts[-1][_ARRAY.size :].view("<f4")
@@ -148,10 +148,10 @@ def open_tensors(paths: Sequence[Path], config: Any, names: Sequence[str]) -> di
         raise ValueError(
             f"The reference cannot undo what was done to {architecture!r}; it knows {', '.join(done)}."
         )
-    kind = next(one for one, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
+    kind = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
     layers = max(config.num_hidden_layers, getattr(config, "num_decoder_layers", None) or 0)
     place_of = partial(_place, gguf.get_tensor_name_map(kind, layers), tensors)
-    found = {}
+    parameters = {}
     for name in names:
         parts = {"value": place_of(name)}
         if "experts.gate_up_proj" in name and not parts["value"]:
@@ -167,14 +167,16 @@ def open_tensors(paths: Sequence[Path], config: Any, names: Sequence[str]) -> di
         if name.endswith("shared_mlp.output_linear.weight") and not parts["value"]:
             parts["value"] = place_of(name.replace("shared_mlp.output_linear", "mlp.down_proj"))
         if name.endswith("self_attn.conv1d.weight"):
-            kinds = {one: place_of(name.replace("conv1d", f"{one}_conv1d")) for one in "qkv"}
+            kinds = {
+                letter: place_of(name.replace("conv1d", f"{letter}_conv1d")) for letter in "qkv"
+            }
             parts = dict(zip(("queries", "keys", "values"), kinds.values(), strict=True))
         if name.endswith("in_proj_qkvz.weight") and not parts["value"]:
             halves = (name.replace("qkvz", half) for half in ("qkv", "z"))
             parts = dict(zip(("heads", "gates"), map(place_of, halves), strict=True))
         if ".act_fn." in name:
             layer, end = int(name.split(".")[2]), name.rpartition(".")[2]
-            found[name] = Decoded(
+            parameters[name] = Decoded(
                 tensors, {"value": f"{_PARAMETERS}{end}"}, partial(_of_layer, layer, end)
             )
             continue
@@ -185,13 +187,15 @@ def open_tensors(paths: Sequence[Path], config: Any, names: Sequence[str]) -> di
             halves = (name.replace("kv_b", half) for half in ("k_b", "v_b"))
             parts = dict(zip(("keys", "values"), map(place_of, halves), strict=True))
         if stack := _STREAMS.fullmatch(name):
-            place = place_of(f"{stack[1]}.weight")
-            found[name] = Decoded(tensors, {"value": str(place)}, partial(_item, int(stack[2])))
+            stored = place_of(f"{stack[1]}.weight")
+            parameters[name] = Decoded(
+                tensors, {"value": str(stored)}, partial(_item, int(stack[2]))
+            )
             continue
         whole = _HEADS.sub(r"transformer.h.\1.self_attention.query_key_value", name)
-        if whole != name and not parts["value"] and (place := place_of(whole)):
+        if whole != name and not parts["value"] and (stored := place_of(whole)):
             rows = partial(_rows, "qkv".index(name.split("_proj")[0][-1]), config)
-            found[name] = Decoded(tensors, {"value": place}, rows)
+            parameters[name] = Decoded(tensors, {"value": stored}, rows)
             continue
         sources = {part: place for part, place in parts.items() if place}
         if sources:  # a head that is not there is tied
@@ -202,14 +206,14 @@ def open_tensors(paths: Sequence[Path], config: Any, names: Sequence[str]) -> di
             )
             undo = _joined if "gated_layers" in name and "gate" in sources else undo
             undo = _as_it_is if "gate_up_proj" in name and "value" in sources else undo
-            found[name] = Decoded(tensors, sources, undo)
-    used = {place for one in found.values() for place in one.sources.values()}
+            parameters[name] = Decoded(tensors, sources, undo)
+    used = {place for parameter in parameters.values() for place in parameter.sources.values()}
     drafts = _draft_layers(tensors.readers[0], architecture, layers) + _sharing_layers(config)
     if left := [
         name for name in tensors if name not in used and not name.startswith(_ROPE + drafts)
     ]:
         raise ValueError(f"The reference does not know what these are for: {left[:5]}.")
-    return found
+    return parameters
 
 
 def _draft_layers(reader: Any, architecture: str, layers: int) -> tuple[str, ...]:
@@ -221,7 +225,9 @@ def _draft_layers(reader: Any, architecture: str, layers: int) -> tuple[str, ...
 def _sharing_layers(config: Any) -> tuple[str, ...]:
     """Return how the names of keys and values begin in layers that read those of an earlier one."""
     layers, shared = config.num_hidden_layers, getattr(config, "num_kv_shared_layers", None) or 0
-    return tuple(f"blk.{at}.attn_{one}" for at in range(layers - shared, layers) for one in "kv")
+    return tuple(
+        f"blk.{at}.attn_{letter}" for at in range(layers - shared, layers) for letter in "kv"
+    )
 
 
 def _place(names: gguf.TensorNameMap, tensors: Mapping[str, Tensor], name: str) -> str | None:
@@ -242,9 +248,9 @@ def _place(names: gguf.TensorNameMap, tensors: Mapping[str, Tensor], name: str) 
     backbone = f"backbone.{name.removeprefix('model.')}"
     for whole in (name, f"model.{name}", name.removeprefix("transformer."), nomic, backbone):
         for end in ("", ".weight"):
-            place = names.get_name(f"{whole}{end}", try_suffixes=_ENDS)
-            if place in tensors:
-                return str(place)
+            stored = names.get_name(f"{whole}{end}", try_suffixes=_ENDS)
+            if stored in tensors:
+                return str(stored)
     return None
 
 
@@ -340,8 +346,8 @@ def _below(transposes: bool, value: Tensor) -> Tensor:
 
 
 def _logarithm(value: Tensor) -> Tensor:
-    found = torch.log(-value)
-    return found.flatten() if found.shape[-1] == 1 else found  # of a head, or of states
+    logarithm = torch.log(-value)
+    return logarithm.flatten() if logarithm.shape[-1] == 1 else logarithm  # of a head, or of states
 
 
 def _logarithm_of_heads(value: Tensor) -> Tensor:

@@ -178,8 +178,8 @@ def bitsandbytes(files: Files, config: Mapping[str, Any]) -> dict[str, Decoded]:
     }
     four = {}
     for name in files:
-        path, found, _ = name.rpartition(".quant_state.bitsandbytes__")
-        if found:
+        path, mark, _ = name.rpartition(".quant_state.bitsandbytes__")
+        if mark:
             parts = ("absmax", "quant_map", "nested_absmax", "nested_quant_map")
             sources = {"weight": path, "state": name, **files.parts(path, *parts)}
             four[path] = Decoded(files, sources, _bnb_four)

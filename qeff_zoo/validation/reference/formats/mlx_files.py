@@ -32,13 +32,13 @@ def mlx(files: Files, config: Mapping[str, Any]) -> dict[str, Decoded]:
     known = {name for sources in stored.values() for name in sources.values()}
     stored |= {name: {"weight": name} for name in files if name not in known}
     rules = _MODELS.get(config["model_type"], {})
-    found: dict[str, Decoded] = {}
+    tensors: dict[str, Decoded] = {}
     for name, sources in stored.items():
         scheme = config.get(name.removesuffix(".weight"))
         scheme = scheme if isinstance(scheme, Mapping) else config
         decode = partial(_dequantized, scheme) if "scales" in sources else _plain
-        found |= _as_transformers(files, rules, name, sources, decode, stored)
-    return found
+        tensors |= _as_transformers(files, rules, name, sources, decode, stored)
+    return tensors
 
 
 def _as_transformers(
@@ -63,7 +63,7 @@ def _as_transformers(
     path, _, end = name.rpartition(".embed_q.")
     if path:
         beside = f"{path}.unembed_out.weight"
-        both = dict(sources) | {f"values_{part}": one for part, one in stored[beside].items()}
+        both = dict(sources) | {f"values_{part}": value for part, value in stored[beside].items()}
         return {f"{path}.kv_b_proj.{end}": Decoded(files, both, partial(_heads, decode))}
     if ".unembed_out." in name:
         return {}
@@ -104,11 +104,13 @@ def _expert(decode: Callable[..., Tensor], number: int, **sources: Tensor) -> Te
 def _heads(decode: Callable[..., Tensor], **sources: Tensor) -> Tensor:
     """Return rows of keys, then of values, of each head; those of keys are stored transposed."""
     prefix = "values_"
-    keys = decode(**{part: one for part, one in sources.items() if not part.startswith(prefix)})
+    keys = decode(
+        **{part: source for part, source in sources.items() if not part.startswith(prefix)}
+    )
     values = decode(
         **{
-            part.removeprefix(prefix): one
-            for part, one in sources.items()
+            part.removeprefix(prefix): source
+            for part, source in sources.items()
             if part.startswith(prefix)
         }
     )
@@ -123,13 +125,13 @@ def _dequantized(
     if mode == "affine":
         assert biases is not None
         bits = scheme["bits"]
-        places = torch.arange(8)
-        stream = (octets[..., None] >> places & 1).flatten(-2)  # bits, the lowest first
+        shifts = torch.arange(8)
+        stream = (octets[..., None] >> shifts & 1).flatten(-2)  # bits, the lowest first
         integers = (stream.unflatten(-1, (-1, bits)).int() << torch.arange(bits)).sum(-1)
         by_group = integers.float().unflatten(-1, (scales.shape[-1], -1))
         affine: Tensor = by_group * scales.float()[..., None] + biases.float()[..., None]
         return affine.flatten(-2)
     values = octets.view(torch.float8_e4m3fn).float() if mode == "mxfp8" else e2m1(octets)
     factors = scales.view(torch.float8_e4m3fn).float() if mode == "nvfp4" else powers(scales)
-    found: Tensor = values * factors.repeat_interleave(_GROUPS[mode], -1)
-    return found
+    scaled: Tensor = values * factors.repeat_interleave(_GROUPS[mode], -1)
+    return scaled

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """In which order a model's parameters take their columns, where checkpoints store their matrices sorted.
 
-transformers joins several tensors to one parameter, the experts of a layer for one. Its own rules say which they are.
+transformers joins several tensors to one parameter, the experts of a layer for one. Its own rules name them.
 """
 
 from collections import defaultdict
@@ -32,13 +32,15 @@ def by_parameter(model: Any, names: Iterable[str], orders: Mapping[str, Tensor])
     if not orders:
         return {}
     targets = targets_of(model, names, get_model_conversion_mapping(model))
-    found: dict[str, dict[str | None, list[Tensor | None]]] = defaultdict(lambda: defaultdict(list))
+    by_name: dict[str, dict[str | None, list[Tensor | None]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
     for name, (pattern, parameters) in targets.items():
         for parameter in parameters:
-            found[parameter][pattern].append(orders.get(name))
+            by_name[parameter][pattern].append(orders.get(name))
     return {
         target: [list(parts) for parts in zip(*by_pattern.values(), strict=False)]
-        for target, by_pattern in found.items()
+        for target, by_pattern in by_name.items()
     }
 
 
@@ -62,7 +64,7 @@ def targets_of(
     results = {
         pattern: rule.target_patterns for rule in converters for pattern in rule.source_patterns
     }
-    found = {}
+    targets = {}
     for name in sorted(names, key=dot_natural_key):
         renamed, pattern = rename_source_key(
             name, renamings, converters, model.base_model_prefix, known
@@ -70,8 +72,8 @@ def targets_of(
         if renamed not in known and name in known:
             renamed, pattern = name, None
         first, *others = results.get(str(pattern), [renamed])
-        found[name] = (pattern, [renamed, *(renamed.replace(first, other) for other in others)])
-    return found
+        targets[name] = (pattern, [renamed, *(renamed.replace(first, other) for other in others)])
+    return targets
 
 
 def order_of(orders: Orders, parameter: str, number: int) -> Tensor:

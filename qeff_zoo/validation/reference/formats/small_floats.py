@@ -83,13 +83,13 @@ def fbgemm_fp8(files: Files, config: Mapping[str, Any]) -> dict[str, Decoded]:
 
 def _scaled(files: Files) -> list[tuple[str, str]]:
     """Return the names of 8-bit floats, and of their scales."""
-    found = []
+    pairs = []
     for name in files:
         if files.dtype(name) in _FP8:
             scales = [f"{name}{end}" for end in ("_scale_inv", "_scale") if f"{name}{end}" in files]
             if scales:
-                found.append((name, scales[0]))
-    return found
+                pairs.append((name, scales[0]))
+    return pairs
 
 
 def _by_outputs(weight: Tensor, scale: Tensor) -> Tensor:
@@ -122,8 +122,10 @@ def compressed_tensors(files: Files, config: Mapping[str, Any]) -> dict[str, Dec
     if config.get("transform_config"):
         raise ValueError("The reference does not apply the transforms of compressed-tensors.")
     schemes = [group.get("weights") or {} for group in config.get("config_groups", {}).values()]
-    blocks = next((one["block_structure"] for one in schemes if one.get("block_structure")), None)
-    sizes = [one.get("group_size") for one in schemes]
+    blocks = next(
+        (scheme["block_structure"] for scheme in schemes if scheme.get("block_structure")), None
+    )
+    sizes = [scheme.get("group_size") for scheme in schemes]
     decoded = {}
     names = ("weight_scale", "weight_zero_point", "weight_g_idx")
     for path in files.modules("weight_packed"):
@@ -211,7 +213,7 @@ def modelopt(files: Files, config: Mapping[str, Any]) -> dict[str, Decoded]:
             "weight_scale_2": f"{scale}_2",
             "pre_quant_scale": f"{name.removesuffix('.weight')}.pre_quant_scale",
         }
-        sources |= {part: one for part, one in beside.items() if one in files}
+        sources |= {part: tensor for part, tensor in beside.items() if tensor in files}
         decoded[name] = Decoded(files, sources, _modelopt)
     return decoded
 
@@ -237,8 +239,8 @@ def _modelopt(
         scale = scale[..., : weight.shape[-1]]
     else:
         values, scale = weight.float(), _of_blocks(weight, weight_scale.float())
-    found: Tensor = values * scale
-    return found if pre_quant_scale is None else found * pre_quant_scale.float()
+    scaled: Tensor = values * scale
+    return scaled if pre_quant_scale is None else scaled * pre_quant_scale.float()
 
 
 def _two_rows(packed: Tensor) -> Tensor:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules of image processors of pose models, which cut people out of an image; see `image_rules`."""
+"""Image processor of ViTPose; see `qeff_zoo.media.image_rules`."""
 
 from collections.abc import Sequence
 from typing import Any, TypeAlias
@@ -15,8 +15,11 @@ from qeff_zoo.media.pixels import Settings, numbers
 #: Left and upper edge, width and height in pixels of an image.
 Box: TypeAlias = tuple[float, float, float, float]
 
+
 #: Unit of the scale of a box, and factor of its margins.
 _UNIT, _MARGIN = 200.0, 1.25
+
+
 _LEAST = 4  # transformers takes lower images for images whose colors come last
 
 
@@ -93,8 +96,8 @@ def _cut(image: Pixels, box: Box, settings: Settings) -> Pixels:
 
 
 def _places(step: float, shift: float, count: int, size: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return the pixel before each place along an axis, -1 for places beyond the image, and the share of the next."""
-    places = np.arange(count) * step + shift
-    before = np.floor(places)
-    inside = (places >= 0) & (places <= size - 1)
-    return np.where(inside, before, -1).astype(np.int64), places - before
+    """Return the pixel before each point of an axis, -1 for positions outside the image, and the share of the next."""
+    positions = np.arange(count) * step + shift
+    before = np.floor(positions)
+    inside = (positions >= 0) & (positions <= size - 1)
+    return np.where(inside, before, -1).astype(np.int64), positions - before

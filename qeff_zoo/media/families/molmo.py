@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Image processors of Molmo and Molmo 2: overlapping crops, and the patches that are pooled into each image token."""
+"""Image processors of Molmo and Molmo 2; see `qeff_zoo.media.image_rules`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -23,11 +23,11 @@ def whole_and_overlapping_crops(images: Sequence[Pixels], settings: Mapping[str,
     each), patch numbers counted over all crops, -1 for padding; `image_grids` (n, 4), rows and columns of image
     tokens of the whole image and of the canvas; and `image_num_crops` (n).
     """
-    found, crops = _cropped(images, settings, _stretched)
+    arrays, crops = _cropped(images, settings, _stretched)
     _, patch = _crop(settings)
     return {
         "pixel_values": np.stack([_patches(one, patch) for part in crops for one in part]),
-        **found,
+        **arrays,
     }
 
 
@@ -38,14 +38,14 @@ def whole_and_padded_crops(images: Sequence[Pixels], settings: Mapping[str, Any]
     the crops of the canvas, followed by -1 in place of those of the whole image, as the published code orders them.
     """
     _require_even(settings)
-    found, crops = _cropped(images, settings, _fitted)
+    arrays, crops = _cropped(images, settings, _fitted)
     _, patch = _crop(settings)
     pixels = [_patches(one[..., :3], patch) for part in crops for one in part]
     masks = []
     for part in crops:
         shares = [_patches(one[..., 3:], patch).mean(-1) for one in part[1:]]
         masks += [*shares, np.full_like(shares[0], -1)]
-    return {"pixel_values": np.stack(pixels), **found, "image_masks": np.stack(masks)}
+    return {"pixel_values": np.stack(pixels), **arrays, "image_masks": np.stack(masks)}
 
 
 def _cropped(
@@ -64,10 +64,10 @@ def _cropped(
     within, before, counts = (side // patch) ** 2, 0, []
     pooled, grids, every = list[NDArray[np.int64]](), [], []
     for image in images:
-        crops, places = _overlapping(image, settings, resize)
+        crops, indices = _overlapping(image, settings, resize)
         whole = np.arange(within).reshape(side // patch, side // patch)
         shapes = []
-        for at, lie in ((0, whole), (within, places)):
+        for at, lie in ((0, whole), (within, indices)):
             squares, shape = squares_of(lie, settings["pooling_size"])
             pooled.append(np.where(squares < 0, -1, squares + at + before))
             shapes += shape
@@ -75,12 +75,12 @@ def _cropped(
         grids.append(shapes)
         counts.append(len(every[-1]))
         before += within * len(every[-1])
-    found = {
+    arrays = {
         "image_token_pooling": np.concatenate(pooled),
         "image_grids": np.array(grids),
         "image_num_crops": np.array(counts),
     }
-    return found, every
+    return arrays, every
 
 
 def _stretched(image: Pixels, height: int, width: int, settings: Mapping[str, Any]) -> NDArray[Any]:
@@ -91,7 +91,7 @@ def _stretched(image: Pixels, height: int, width: int, settings: Mapping[str, An
 
 def _fitted(image: Pixels, height: int, width: int, settings: Mapping[str, Any]) -> NDArray[Any]:
     """Resize an image into a canvas, and pad it at all sides: colors, and 1 for pixels of the image."""
-    sides = [np.float32(one) for one in image.shape[:2]]
+    sides = [np.float32(length) for length in image.shape[:2]]
     scale = min(np.float32(new) / old for new, old in zip((height, width), sides, strict=True))
     tall, wide = (int(old * scale) for old in sides)
     check_room(image, tall, wide)
@@ -130,10 +130,10 @@ def frames_as_crops(frames: NDArray[np.float32], settings: Mapping[str, Any]) ->
     patches of each) and `image_grids` (1, 4), with an empty canvas.
     """
     side, patch = _crop({**settings, "overlap_margins": (0, 0)})
-    places = np.arange((side // patch) ** 2).reshape(side // patch, side // patch)
-    squares, shape = squares_of(places, settings["pooling_size"])
+    indices = np.arange((side // patch) ** 2).reshape(side // patch, side // patch)
+    squares, shape = squares_of(indices, settings["pooling_size"])
     return {
-        "pixel_values": np.stack([_patches(one.transpose(1, 2, 0), patch) for one in frames]),
+        "pixel_values": np.stack([_patches(frame.transpose(1, 2, 0), patch) for frame in frames]),
         "image_token_pooling": squares,
         "image_grids": np.array([[*shape, 0, 0]]),
     }
@@ -182,10 +182,10 @@ def _overlapping(
         for left in range(0, wide * step, step)
     ]
     count = side // patch
-    places = np.arange(high * wide * count**2).reshape(high, wide, count, count)
-    places[1:, :, :first] = places[:, 1:, :, :first] = -1
-    places[:-1, :, count - last :] = places[:, :-1, :, count - last :] = -1
-    flat = places.transpose(0, 2, 1, 3).reshape(-1)
+    indices = np.arange(high * wide * count**2).reshape(high, wide, count, count)
+    indices[1:, :, :first] = indices[:, 1:, :, :first] = -1
+    indices[:-1, :, count - last :] = indices[:, :-1, :, count - last :] = -1
+    flat = indices.transpose(0, 2, 1, 3).reshape(-1)
     return crops, flat[flat >= 0].reshape(canvas.shape[0] // patch, canvas.shape[1] // patch)
 
 
@@ -204,12 +204,12 @@ def _tiling(image: Pixels, edges: int, step: int, most: int) -> tuple[int, int]:
 
 
 def squares_of(
-    places: NDArray[np.int64], pool: Sequence[int]
+    indices: NDArray[np.int64], pool: Sequence[int]
 ) -> tuple[NDArray[np.int64], list[int]]:
     """Return the patches pooled into each token, -1 beyond the edges, and the rows and columns of tokens."""
-    missing = [-size % unit for size, unit in zip(places.shape, pool, strict=True)]
-    around = [(one // 2, one - one // 2) for one in missing]
-    filled = np.pad(places, around, constant_values=-1)
+    missing = [-size % unit for size, unit in zip(indices.shape, pool, strict=True)]
+    around = [(name // 2, name - name // 2) for name in missing]
+    filled = np.pad(indices, around, constant_values=-1)
     high, wide = (size // unit for size, unit in zip(filled.shape, pool, strict=True))
     squares = filled.reshape(high, pool[0], wide, pool[1]).transpose(0, 2, 1, 3)
     return squares.reshape(high * wide, -1), [high, wide]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Image processors of Donut and Nougat for document pages: rotated, resized and padded. See `image_rules`."""
+"""Image processors of Donut and Nougat; see `qeff_zoo.media.image_rules`."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,6 +12,8 @@ from qeff_zoo.media.images import Pixels
 from qeff_zoo.media.pixels import Settings, crop_to_size, numbers, resize, shortest_edge
 
 _BICUBIC = 3
+
+
 _GRAY = 200  # of 256; lighter pixels are margin
 
 
