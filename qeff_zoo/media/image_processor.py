@@ -131,6 +131,7 @@ PROCESSORS: Mapping[str, tuple[rules.Rule, Mapping[str, Any]]] = {
         rules.plain,
         {**_PLAIN, **_CLIP, "resample": _BICUBIC, "size": {"height": 384, "width": 384}},
     ),
+    "ChineseCLIPImageProcessor": (rules.plain, _CROPPED),
     "CLIPImageProcessor": (rules.plain, _CROPPED),
     "ConditionalDetrImageProcessor": (detection_rules.padded_wholes, _BETWEEN_EDGES),
     "CohereCompassImageProcessor": (
