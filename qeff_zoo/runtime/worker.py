@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """A process that works on inputs of clients, within limits of time and memory; see `qeff_zoo.serving.queues.workers`.
 
-    python -m qeff_zoo.runtime.worker NBYTES
+    python -m qeff_zoo.runtime.worker NBYTES [background]
 
-Pickled pairs come in on stdin: seconds of CPU time, and a function without arguments. Pickled pairs go out on the
-former stdout: whether the function returned, and its result or exception. The process imports no program and no server,
-and starts within half a second.
+Pickled pairs come in on stdin: seconds of CPU time, and a function without arguments. Pickled triples go out on the
+former stdout: the CPU seconds of the work, whether the function returned, and its result or exception. The process
+imports no program and no server, and starts within half a second.
 """
 
 import math
@@ -18,6 +18,7 @@ import traceback
 from typing import BinaryIO
 
 from qeff_zoo.errors import ZooError
+from qeff_zoo.runtime.engine.priority import run_when_idle
 
 _NICENESS = 5  # a third of a CPU's time where the model wants it
 
@@ -29,12 +30,18 @@ def _serve(requests: BinaryIO, replies: BinaryIO) -> None:
         except EOFError:  # the server has ended
             return
         _limit_time(seconds)
+        begun = time.process_time()
         try:
-            reply = pickle.dumps((True, work()), pickle.HIGHEST_PROTOCOL)
+            result = work()
+            reply = pickle.dumps(
+                (time.process_time() - begun, True, result), pickle.HIGHEST_PROTOCOL
+            )
+            del result
         except (ZooError, MemoryError) as error:
-            reply = pickle.dumps((False, error))
+            reply = pickle.dumps((time.process_time() - begun, False, error))
         except Exception:
-            reply = pickle.dumps((False, RuntimeError(traceback.format_exc())))
+            error = RuntimeError(traceback.format_exc())
+            reply = pickle.dumps((time.process_time() - begun, False, error))
         del work
         replies.write(reply)
         replies.flush()
@@ -59,18 +66,21 @@ def _limit_memory(nbytes: int) -> None:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def main(nbytes: str) -> None:
+def main(nbytes: str, *background: str) -> None:
     """Serve requests until stdin ends.
 
     Args:
         nbytes: Memory of the process.
+        background: "background" for a process that uses only CPU time that no other process wants.
     """
     signal.signal(
         signal.SIGINT, signal.SIG_IGN
     )  # of a terminal; the server ends its workers itself
     replies = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # for text that a library prints
-    if sys.platform != "win32":
+    if background:
+        run_when_idle()
+    elif sys.platform != "win32":
         os.nice(_NICENESS)
     _limit_memory(int(nbytes))
     _serve(sys.stdin.buffer, replies)

@@ -161,7 +161,7 @@ def test_a_worker_ends_with_its_client(url: str, monkeypatch: pytest.MonkeyPatch
         started: list[Any] = []
         start = workers._Worker.__init__
         monkeypatch.setattr(
-            workers._Worker, "__init__", lambda one, *given: (start(one, *given), started.append(one))[0]
+            workers._Worker, "__init__", lambda one, *given, **more: (start(one, *given, **more), started.append(one))[0]
         )  # fmt: skip
         with closing(dial(url)) as client:
             body = {"model": MODEL, "prompt": PROMPT, **ENDLESS_GRAMMARS["json_schema"]}
