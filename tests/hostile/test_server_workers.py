@@ -160,9 +160,12 @@ def test_a_worker_ends_with_its_client(url: str, monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr(media, "shared", lambda: pool)
         started: list[Any] = []
         start = workers._Worker.__init__
-        monkeypatch.setattr(
-            workers._Worker, "__init__", lambda one, *given, **more: (start(one, *given, **more), started.append(one))[0]
-        )  # fmt: skip
+
+        def begin(one: Any, *given: Any, **more: Any) -> None:
+            start(one, *given, **more)
+            started.append(one)
+
+        monkeypatch.setattr(workers._Worker, "__init__", begin)
         with closing(dial(url)) as client:
             body = {"model": MODEL, "prompt": PROMPT, **ENDLESS_GRAMMARS["json_schema"]}
             send(client, json.dumps(body))

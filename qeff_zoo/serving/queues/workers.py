@@ -3,8 +3,8 @@
 
 A worker ends if its client leaves, or beyond its limits; the next request gets a new one. Each client has some CPU time
 with priority; beyond it, workers in the background do its work, with CPU time that nobody else wants, until some time
-has passed. Processes start when they are first needed, by their own command: a fork of this process would copy the locks
-of its other threads, and `multiprocessing` would run the operator's script again.
+has passed. Processes start when they are first needed, by their own command: a fork of this process would copy the
+locks of its other threads, and `multiprocessing` would run the operator's script again.
 """
 
 import atexit
