@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 from io import BytesIO
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,8 @@ from qeff_zoo.runtime import Engine, Grammar
 from qeff_zoo.runtime.engine.prompts import PromptReader
 from qeff_zoo.serving.apis.vllm import tokens
 from qeff_zoo.serving.errors import ApiError
-from qeff_zoo.serving.queues import media, workers
+from qeff_zoo.serving.queues import accounts, media, workers
+from qeff_zoo.serving.queues.accounts import Client
 from qeff_zoo.serving.queues.media import MediaPool
 from qeff_zoo.serving.queues.workers import Workers, WorkLimits
 
@@ -110,6 +112,30 @@ def test_cancellation_ends_a_worker(pool: Workers) -> None:
     asyncio.run(leave())
     assert time.monotonic() - begun < 60
     assert done(pool, partial(abs, -1)) == 1
+
+
+def test_work_beyond_a_budget_is_done_in_the_background(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that has used its CPU time has no priority until some of it is back; others have theirs."""
+    monkeypatch.setattr(workers, "_BUDGET", 0.05)
+    now = [1000.0]
+    monkeypatch.setattr(accounts, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    burn = partial(sum, range(10**7))  # about 0.1 seconds
+
+    async def policy(client: str) -> int:
+        accounts.enter(Client(client))
+        return await pool.run(partial(os.sched_getscheduler, 0))
+
+    async def burned() -> None:
+        accounts.enter(Client("heavy"))
+        await pool.run(burn)
+
+    with closing(Workers(2)) as pool:
+        assert asyncio.run(policy("heavy")) == os.SCHED_OTHER
+        asyncio.run(burned())
+        assert asyncio.run(policy("heavy")) == os.SCHED_IDLE
+        assert asyncio.run(policy("light")) == os.SCHED_OTHER
+        now[0] += 600
+        assert asyncio.run(policy("heavy")) == os.SCHED_OTHER
 
 
 def test_a_pool_that_cannot_start_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
