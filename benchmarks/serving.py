@@ -83,7 +83,7 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, default=default, metavar="DIR")
     arguments = parser.parse_args()
     facts = machine(("qeff-zoo", "onnxruntime", "xllamacpp"))
-    packages = {
+    packages: dict[str, tuple[Path, Path]] = {
         size: (arguments.package, Path()) if arguments.package else prepared(arguments, size)
         for size in arguments.sizes
     }

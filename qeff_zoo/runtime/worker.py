@@ -33,19 +33,28 @@ def _serve(requests: BinaryIO, replies: BinaryIO) -> None:
         begun = time.process_time()
         try:
             result = work()
-            reply = pickle.dumps(
-                (time.process_time() - begun, True, result), pickle.HIGHEST_PROTOCOL
-            )
+            reply = _packed(begun, returned=True, result=result)
             del result
         except (ZooError, MemoryError) as error:
-            reply = pickle.dumps((time.process_time() - begun, False, error))
+            reply = _packed(begun, returned=False, result=error)
         except Exception:
-            error = RuntimeError(traceback.format_exc())
-            reply = pickle.dumps((time.process_time() - begun, False, error))
+            reply = _packed(begun, returned=False, result=RuntimeError(traceback.format_exc()))
         del work
         replies.write(reply)
         replies.flush()
         del reply
+
+
+def _packed(begun: float, *, returned: bool, result: object) -> bytes:
+    """Return a reply.
+
+    Args:
+        begun: CPU time of this process before the work.
+        returned: Whether the work returned.
+        result: Its result or exception.
+    """
+    reply = time.process_time() - begun, returned, result
+    return pickle.dumps(reply, pickle.HIGHEST_PROTOCOL)
 
 
 def _limit_time(seconds: float) -> None:
