@@ -15,10 +15,10 @@ import signal
 import sys
 import time
 import traceback
+from contextlib import suppress
 from typing import BinaryIO
 
 from qeff_zoo.errors import ZooError
-from qeff_zoo.runtime.engine.priority import run_when_idle
 
 _NICENESS = 5  # a third of a CPU's time where the model wants it
 
@@ -51,7 +51,7 @@ def _packed(begun: float, *, returned: bool, result: object) -> bytes:
     Args:
         begun: CPU time of this process before the work.
         returned: Whether the work returned.
-        result: Its result or exception.
+        result: Result or exception of the work.
     """
     reply = time.process_time() - begun, returned, result
     return pickle.dumps(reply, pickle.HIGHEST_PROTOCOL)
@@ -75,12 +75,21 @@ def _limit_memory(nbytes: int) -> None:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
+def _run_when_idle() -> None:
+    """Use only CPU time that other processes leave, as far as the system can."""
+    if sys.platform != "win32":
+        os.nice(19)
+    if sys.platform == "linux":
+        with suppress(OSError):  # a container may forbid it
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+
+
 def main(nbytes: str, *background: str) -> None:
     """Serve requests until stdin ends.
 
     Args:
         nbytes: Memory of the process.
-        background: "background" for a process that uses only CPU time that no other process wants.
+        background: "background" for a process that uses only CPU time that other processes leave.
     """
     signal.signal(
         signal.SIGINT, signal.SIG_IGN
@@ -88,7 +97,7 @@ def main(nbytes: str, *background: str) -> None:
     replies = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # for text that a library prints
     if background:
-        run_when_idle()
+        _run_when_idle()
     elif sys.platform != "win32":
         os.nice(_NICENESS)
     _limit_memory(int(nbytes))

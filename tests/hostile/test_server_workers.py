@@ -115,7 +115,7 @@ def test_cancellation_ends_a_worker(pool: Workers) -> None:
 
 
 def test_work_beyond_a_budget_is_done_in_the_background(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client that has used its CPU time has no priority until some of it is back; others have theirs."""
+    """Priority is back after some time; other clients keep it."""
     monkeypatch.setattr(workers, "_BUDGET", 0.05)
     now = [1000.0]
     monkeypatch.setattr(accounts, "time", SimpleNamespace(monotonic=lambda: now[0]))

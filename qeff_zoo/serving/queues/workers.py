@@ -2,9 +2,9 @@
 """Workers: processes for inputs whose cost is unknown before the work is done, such as grammars and long texts.
 
 A worker ends if its client leaves, or beyond its limits; the next request gets a new one. Each client has some CPU time
-with priority; beyond it, workers in the background do its work, with CPU time that nobody else wants, until some time
-has passed. Processes start when they are first needed, by their own command: a fork of this process would copy the
-locks of its other threads, and `multiprocessing` would run the operator's script again.
+with priority; beyond it, workers in the background do its work, with CPU time that others leave, until some time has
+passed. Processes start when they are first needed, by their own command: a fork of this process would copy the locks of
+its other threads, and `multiprocessing` would run the operator's script again.
 """
 
 import atexit
@@ -116,7 +116,7 @@ class _Lane:
 
     Args:
         count: Number of workers.
-        is_background: Whether they use only CPU time that no other process wants.
+        is_background: Whether they use only CPU time that other processes leave.
     """
 
     def __init__(self, count: int, *, is_background: bool = False) -> None:
@@ -208,7 +208,7 @@ class _Worker:
 
     Args:
         limits: Limits of each request.
-        is_background: Whether it uses only CPU time that no other process wants.
+        is_background: Whether it uses only CPU time that other processes leave.
     """
 
     def __init__(self, limits: WorkLimits, *, is_background: bool) -> None:
