@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Claim: hostile clients change no answer of the others, delay none for long, and leave no memory in use.
 
-A server of two models, `examples/tiny-vlm` and a tiny Whisper of random weights, and many clients: half of them attack
-it, half send questions and recordings of which the answers are known. Times are those to the first token of a chat, and
-to the first text of a transcription. Prints JSON.
+A server of two models, `examples/tiny-vlm` and a tiny Whisper of random weights, and many clients: half of them send
+questions and recordings of which the answers are known, and half attack it, from a process of their own. Peace and
+attack take turns, so that other work on the machine disturbs both alike. Times are those to the first token of a chat,
+and to the first text of a transcription. CPU time is that of the server's process, and of its workers. Prints JSON.
 
     python benchmarks/load.py [--seconds 60] [--clients 64] [--package DIR] [--speech DIR]
 """
@@ -13,6 +14,7 @@ import asyncio
 import base64
 import io
 import json
+import os
 import random
 import statistics
 import struct
@@ -23,8 +25,10 @@ import time
 import zlib
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from functools import cache, partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
@@ -43,7 +47,8 @@ _MODEL, _SPEECH = "tiny", "speech"
 _CHECKPOINT = Path(__file__).parents[1] / "examples" / "tiny-vlm"
 _QUESTIONS = ("What is this?", "Which colour?", "How many are there?", "Where is it?")
 _TOKENS = 8
-_PEACE = 0.25  # of the time, before the attack
+_PEACE = 0.25  # of the time, without attack
+_TURN = 60.0  # seconds of peace and attack together, at most
 _PATIENCE = 3.0  # seconds until a hostile client hangs up
 _REST = 30.0  # seconds at most after the attack until memory is as before
 _FLAT = 50 << 20  # bytes that count as no difference
@@ -91,7 +96,7 @@ def measure(package: Path, speech: Path, seconds: float, clients: int) -> dict[s
     Args:
         package: Package of a vision-language model.
         speech: Package of a speech model.
-        seconds: How long it is attacked.
+        seconds: How long it is measured.
         clients: How many there are; half of them attack.
     """
     command = [sys.executable, "-m", "qeff_zoo", "serve", f"{_MODEL}={package}"]
@@ -106,7 +111,7 @@ def measure(package: Path, speech: Path, seconds: float, clients: int) -> dict[s
 
 
 async def _measure(url: str, pid: int, seconds: float, clients: int) -> dict[str, Any]:
-    client, stranger = Client(url), Client(url, "127.0.0.2")
+    client = Client(url)
     questions = [*map(_question, _QUESTIONS), *(_question(one, _shown()) for one in _QUESTIONS)]
     works = {
         "first_token_s": [partial(client.ask, one) for one in questions],
@@ -117,75 +122,134 @@ async def _measure(url: str, pid: int, seconds: float, clients: int) -> dict[str
         for call in calls:  # the first time of each
             await call()
         alone[kind] = [await call() for call in calls for _ in range(3)][2::3]
-    attacks, memory = Counter[str](), list[int]()
-    end = 0.0
+    chances = [random.Random(number) for number in range(clients // 2)]
+    counts, memory = Counter[int](), list[int]()
+    phases = {"without attack": _Phase([*works]), "during the attack": _Phase([*works])}
 
-    async def honest(number: int, answers: Answers) -> int:
-        chance, count = random.Random(number), 0
+    async def honest(number: int, phase: "_Phase", end: float) -> None:
         kind = "first_token_s" if number % _TRANSCRIBERS else "transcription_s"
         while time.monotonic() < end:
-            which = chance.randrange(len(works[kind]))
+            which = chances[number].randrange(len(works[kind]))
             text, first = await works[kind][which]()
-            answers[kind].append((text == alone[kind][which][0], first))
-            count += 1
-        return count
+            phase.answers[kind].append((text == alone[kind][which][0], first))
+            counts[number] += phase is phases["during the attack"]
 
-    async def hostile(number: int) -> None:
-        chance = random.Random(number)
-        while time.monotonic() < end:
-            name, ended = chance.choice([*ATTACKS]), "left"
-            with suppress(OSError, asyncio.IncompleteReadError, asyncio.TimeoutError):
-                ended = await asyncio.wait_for(ATTACKS[name](stranger), _PATIENCE)
-            attacks[f"{name}: {ended}"] += 1
+    async def serve(phase: "_Phase", duration: float) -> None:
+        begun, used = time.monotonic(), _cpu_seconds(pid)
+        await asyncio.gather(*(honest(one, phase, begun + duration) for one in range(clients // 2)))
+        phase.seconds += time.monotonic() - begun
+        phase.cpu = [
+            before + now - then
+            for before, now, then in zip(phase.cpu, _cpu_seconds(pid), used, strict=True)
+        ]
 
     async def watch() -> None:
-        while time.monotonic() < end:
+        while True:
             memory.append(_resident(pid))
             await asyncio.sleep(0.1)
 
-    async def ask(answers: Answers) -> list[int]:
-        return await asyncio.gather(*(honest(number, answers) for number in range(clients // 2)))
-
-    answers: Answers = {kind: [] for kind in works}
-    before: Answers = {kind: [] for kind in works}
-    end = time.monotonic() + seconds * _PEACE
-    await ask(before)
-    memory.append(_resident(pid))
-    end = time.monotonic() + seconds * (1 - _PEACE)
-    attackers = [asyncio.create_task(hostile(number)) for number in range(clients // 2)]
-    counts, _ = await asyncio.gather(ask(answers), watch())
-    for one in attackers:
-        one.cancel()
-    await asyncio.wait(attackers)
-    begun = time.monotonic()
-    while (after := _resident(pid)) > memory[0] + _FLAT and time.monotonic() < begun + _REST:
-        await asyncio.sleep(0.2)
-    memory.append(after)
+    turns = max(1, round(seconds / _TURN))
+    attacks, waits = Counter[str](), list[float]()
+    loop = asyncio.get_running_loop()
+    with ProcessPoolExecutor(1, get_context("spawn")) as enemy:
+        await loop.run_in_executor(enemy, _attack, url, 0, 0.0, 0)
+        for turn in range(turns):
+            await serve(phases["without attack"], seconds * _PEACE / turns)
+            memory.append(_resident(pid))
+            duration = seconds * (1 - _PEACE) / turns
+            attacking = loop.run_in_executor(enemy, _attack, url, clients // 2, duration, turn)
+            watching = asyncio.create_task(watch())
+            await serve(phases["during the attack"], duration)
+            attacks.update(await attacking)
+            watching.cancel()
+            begun = time.monotonic()
+            while (after := _resident(pid)) > memory[
+                0
+            ] + _FLAT and time.monotonic() < begun + _REST:
+                await asyncio.sleep(0.2)
+            waits.append(time.monotonic() - begun)
+            memory.append(after)
     return {
         "seconds": seconds,
         "clients": clients,
-        "answers": {kind: len(found) for kind, found in answers.items()},
+        "turns": turns,
+        "answers": {
+            kind: sum(len(phase.answers[kind]) for phase in phases.values()) for kind in works
+        },
         "wrong_answers": sum(
-            not right for found in (before, answers) for one in found.values() for right, _ in one
+            not right
+            for phase in phases.values()
+            for found in phase.answers.values()
+            for right, _ in found
         ),
-        "fewest_answers_of_a_client": min(counts),
+        "fewest_answers_of_a_client": min(counts[one] for one in range(clients // 2)),
         **{
             kind: {
                 "one client": _spread(alone[kind]),
-                "before the attack": _spread(before[kind]),
-                "during the attack": _spread(answers[kind]),
+                **{name: _spread(phase.answers[kind]) for name, phase in phases.items()},
             }
             for kind in works
         },
+        **{name: phase.shown() for name, phase in phases.items()},
         "attacks": dict(sorted(attacks.items())),
         "resident_bytes": {
             "before": memory[0],
             "at_half": max(memory[: len(memory) // 2]),
             "peak": max(memory),
             "after": memory[-1],
-            "seconds_until_after": round(time.monotonic() - begun, 1),
+            "seconds_until_after": round(max(waits), 1),
         },
     }
+
+
+class _Phase:
+    """What honest clients had in all turns of peace, or of attack.
+
+    Args:
+        kinds: Kinds of requests.
+    """
+
+    def __init__(self, kinds: Sequence[str]) -> None:
+        self.answers: Answers = {kind: [] for kind in kinds}
+        self.seconds, self.cpu = 0.0, [0.0, 0.0]
+
+    def shown(self) -> dict[str, float]:
+        """Return its figures, beside the times."""
+        answers, (server, workers) = sum(map(len, self.answers.values())), self.cpu
+        return {
+            "answers_per_second": round(answers / self.seconds, 1),
+            "cores_of_server": round(server / self.seconds, 3),
+            "cores_of_workers": round(workers / self.seconds, 3),
+        }
+
+
+def _attack(url: str, clients: int, seconds: float, seed: int) -> Counter[str]:
+    """Attack a server with some clients at a time, in a process of their own; return what became of each attack.
+
+    Args:
+        url: Base URL of the server.
+        clients: How many there are.
+        seconds: How long they attack.
+        seed: Seed of their choices.
+    """
+    client, attacks = Client(url, "127.0.0.2"), Counter[str]()
+    end = time.monotonic() + seconds
+
+    async def hostile(number: int) -> None:
+        chance = random.Random(f"{seed} {number}")
+        while time.monotonic() < end:
+            name, ended = chance.choice([*ATTACKS]), "left"
+            with suppress(OSError, asyncio.IncompleteReadError, asyncio.TimeoutError):
+                ended = await asyncio.wait_for(
+                    ATTACKS[name](client), min(_PATIENCE, end - time.monotonic())
+                )
+            attacks[f"{name}: {ended}"] += 1
+
+    async def all_of_them() -> None:
+        await asyncio.gather(*map(hostile, range(clients)))
+
+    asyncio.run(all_of_them())
+    return attacks
 
 
 def _spread(answers: Sequence[tuple[object, float]]) -> dict[str, float]:
@@ -204,6 +268,22 @@ def _resident(pid: int) -> int:
         if line.startswith("RssAnon"):
             return int(line.split()[1]) << 10
     return 0
+
+
+def _cpu_seconds(pid: int) -> tuple[float, float]:
+    """Return the CPU time of a process, and that of its children, those that have ended included."""
+    tick = os.sysconf("SC_CLK_TCK")
+
+    def times(one: int) -> list[int]:
+        *_, fields = Path(f"/proc/{one}/stat").read_text().rpartition(") ")
+        return [int(field) for field in fields.split()[11:15]]
+
+    own, total = times(pid), 0
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(OSError):  # it has ended
+            for child in (thread / "children").read_text().split():
+                total += sum(times(int(child))[:2])
+    return sum(own[:2]) / tick, (total + sum(own[2:])) / tick
 
 
 # --- clients -------------------------------------------------------------------------------------

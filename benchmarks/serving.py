@@ -11,12 +11,16 @@ would end after `--minutes` are left out, and named.
 
     python benchmarks/serving.py [--llama-server FILE] [--sizes 33m 160m] [--clients 1 8 64] [--turns 2]
 
-Without FILE, llama.cpp's server of the package `xllamacpp` is measured, which is compiled for AVX2 alone.
+Without FILE, llama.cpp's server of the package `xllamacpp` is measured, which is compiled for AVX2 alone. `--checkout`
+measures the server of another revision instead, with the same package, which both revisions read:
+
+    python benchmarks/serving.py --checkout DIR --package PACKAGE --sizes 33m --turns 16
 """
 
 import argparse
 import asyncio
 import json
+import os
 import random
 import statistics
 import subprocess
@@ -73,11 +77,16 @@ def main() -> None:
     parser.add_argument("--weights", default="int4")
     parser.add_argument("--block-size", type=int, help="of int4 and int8 (default: 64)")
     parser.add_argument("--no-peer", action="store_true", help="measure this server alone")
+    parser.add_argument("--checkout", type=Path, help="of the revision that is measured beside")
+    parser.add_argument("--package", type=Path, help="of one size (default: it is built)")
     default = Path(tempfile.gettempdir(), "qeff-zoo-benchmarks")
     parser.add_argument("--cache", type=Path, default=default, metavar="DIR")
     arguments = parser.parse_args()
     facts = machine(("qeff-zoo", "onnxruntime", "xllamacpp"))
-    packages = {size: prepared(arguments, size) for size in arguments.sizes}
+    packages: dict[str, tuple[Path, Path]] = {
+        size: (arguments.package, Path()) if arguments.package else prepared(arguments, size)
+        for size in arguments.sizes
+    }
     until = time.monotonic() + 60 * arguments.minutes
     cases = {}
     for size in arguments.sizes:
@@ -99,16 +108,18 @@ def measure(
         file: GGUF file of the same weights.
         until: End of the time, by the monotonic clock.
     """
-    with _ours(package) as ours, _peer(arguments, file) as theirs:
-        servers = {"qeff-zoo": ours, **({"llama-server": theirs} if theirs else {})}
+    other = _ours(package, arguments.checkout) if arguments.checkout else _peer(arguments, file)
+    with _ours(package) as ours, other as theirs:
+        name = "other revision" if arguments.checkout else "llama-server"
+        servers = {"qeff-zoo": ours, **({name: theirs} if theirs else {})}
         both = {name: Side(server) for name, server in servers.items()}
         kinds: dict[str, dict[str, Side]] = {
             "in step": both,
             "spread": {name: replace(side, spread=True) for name, side in both.items()},
         }
-        for name, temperature in (("grammar", 0), ("sampled grammar", 1)):
+        for kind, temperature in (("grammar", 0), ("sampled grammar", 1)):
             free = Side(ours, temperature=temperature)
-            kinds[name] = {"grammar": replace(free, regex=_GRAMMAR), "free": free}
+            kinds[kind] = {"grammar": replace(free, regex=_GRAMMAR), "free": free}
         for side in both.values():
             asyncio.run(_load(side, _SLOTS, 1))  # the first calls of each kind take longest
         found: dict[str, Any] = {}
@@ -224,9 +235,17 @@ class Server:
 
 
 @contextmanager
-def _started(command: Sequence[str], url: str | None = None) -> Iterator[Server]:
+def _started(
+    command: Sequence[str], url: str | None = None, checkout: Path | None = None
+) -> Iterator[Server]:
+    environment = {**os.environ, "PYTHONPATH": str(checkout)} if checkout else None
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        cwd=checkout,
+        env=environment,
     ) as process:
         try:
             assert process.stdout
@@ -238,9 +257,10 @@ def _started(command: Sequence[str], url: str | None = None) -> Iterator[Server]
 
 
 @contextmanager
-def _ours(package: Path) -> Iterator[Server]:
+def _ours(package: Path, checkout: Path | None = None) -> Iterator[Server]:
     options = ["--port", "0", "--threads", "1", "--prefix-cache-bytes", "0"]
-    with _started([sys.executable, "-m", "qeff_zoo", "serve", str(package), *options]) as server:
+    command = [sys.executable, "-m", "qeff_zoo", "serve", str(package.absolute()), *options]
+    with _started(command, checkout=checkout and checkout.absolute()) as server:
         yield server
 
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """A process that works on inputs of clients, within limits of time and memory; see `qeff_zoo.serving.queues.workers`.
 
-    python -m qeff_zoo.runtime.worker NBYTES
+    python -m qeff_zoo.runtime.worker NBYTES [background]
 
-Pickled pairs come in on stdin: seconds of CPU time, and a function without arguments. Pickled pairs go out on the
-former stdout: whether the function returned, and its result or exception. The process imports no program and no server,
-and starts within half a second.
+Pickled pairs come in on stdin: seconds of CPU time, and a function without arguments. Pickled triples go out on the
+former stdout: the CPU seconds of the work, whether the function returned, and its result or exception. The process
+imports no program and no server, and starts within half a second.
 """
 
 import math
@@ -15,6 +15,7 @@ import signal
 import sys
 import time
 import traceback
+from contextlib import suppress
 from typing import BinaryIO
 
 from qeff_zoo.errors import ZooError
@@ -29,16 +30,31 @@ def _serve(requests: BinaryIO, replies: BinaryIO) -> None:
         except EOFError:  # the server has ended
             return
         _limit_time(seconds)
+        begun = time.process_time()
         try:
-            reply = pickle.dumps((True, work()), pickle.HIGHEST_PROTOCOL)
+            result = work()
+            reply = _packed(begun, returned=True, result=result)
+            del result
         except (ZooError, MemoryError) as error:
-            reply = pickle.dumps((False, error))
+            reply = _packed(begun, returned=False, result=error)
         except Exception:
-            reply = pickle.dumps((False, RuntimeError(traceback.format_exc())))
+            reply = _packed(begun, returned=False, result=RuntimeError(traceback.format_exc()))
         del work
         replies.write(reply)
         replies.flush()
         del reply
+
+
+def _packed(begun: float, *, returned: bool, result: object) -> bytes:
+    """Return a reply.
+
+    Args:
+        begun: CPU time of this process before the work.
+        returned: Whether the work returned.
+        result: Result or exception of the work.
+    """
+    reply = time.process_time() - begun, returned, result
+    return pickle.dumps(reply, pickle.HIGHEST_PROTOCOL)
 
 
 def _limit_time(seconds: float) -> None:
@@ -59,18 +75,30 @@ def _limit_memory(nbytes: int) -> None:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def main(nbytes: str) -> None:
+def _run_when_idle() -> None:
+    """Use only CPU time that other processes leave, as far as the system can."""
+    if sys.platform != "win32":
+        os.nice(19)
+    if sys.platform == "linux":
+        with suppress(OSError):  # a container may forbid it
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+
+
+def main(nbytes: str, *background: str) -> None:
     """Serve requests until stdin ends.
 
     Args:
         nbytes: Memory of the process.
+        background: "background" for a process that uses only CPU time that other processes leave.
     """
     signal.signal(
         signal.SIGINT, signal.SIG_IGN
     )  # of a terminal; the server ends its workers itself
     replies = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # for text that a library prints
-    if sys.platform != "win32":
+    if background:
+        _run_when_idle()
+    elif sys.platform != "win32":
         os.nice(_NICENESS)
     _limit_memory(int(nbytes))
     _serve(sys.stdin.buffer, replies)

@@ -28,6 +28,13 @@ _TYPES = {
     500: "server_error",
     503: "server_error",
 }
+#: Endpoints of OpenAI's API that this server lacks, with what to do instead.
+_ABSENT = {
+    "/v1/responses/compact": "Its answer is encrypted for OpenAI's service. Ask /v1/responses for a summary of the "
+    "conversation, and begin the next one with it.",
+    "/v1/batches": "Send the requests of a batch to their endpoints, many at a time: they wait in the queue.",
+    "/v1/files": "Send the content of files in requests, and the requests of a batch to their endpoints.",
+}
 _brief = reprlib.Repr()
 _brief.maxstring = _brief.maxother = 80
 
@@ -229,9 +236,20 @@ def _sentence(problems: Sequence[Any]) -> str:
     return f"Parameter {path!r} is {brief(first['input'])}; {', or '.join(expected)}. Change it."
 
 
+def _absent(path: str) -> str:
+    """Return what to do instead of an endpoint of OpenAI's API that this server lacks; empty for any other path."""
+    lacking = (one for one in _ABSENT if path == one or path.startswith(f"{one}/"))
+    return "".join(
+        f"This server has no {one}; expected another endpoint. {_ABSENT[one]}" for one in lacking
+    )
+
+
 def _http(request: Request, error: HTTPException) -> ApiError:
     """Replace the errors of FastAPI by ours."""
-    endpoint = f"{request.method} {request.url.path}"
+    path = request.url.path
+    endpoint = f"{request.method} {path}"
+    if error.status_code in (404, 405) and (advice := _absent(path)):
+        return ApiError(404, advice, code="unknown_url")
     if error.status_code == 404:
         return ApiError(
             404,

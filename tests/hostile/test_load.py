@@ -58,7 +58,7 @@ def test_half_of_the_clients_are_hostile(found: Any) -> None:
     if SECONDS >= 60:
         for times in (found["first_token_s"], found["transcription_s"]):
             for which in ("median", "p95"):
-                assert times["during the attack"][which] <= 2 * times["before the attack"][which]
+                assert times["during the attack"][which] <= 2 * times["without attack"][which]
     memory = found["resident_bytes"]
     assert memory["peak"] - memory["before"] < 600 << 20
     assert memory["after"] - memory["before"] < 64 << 20

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 from io import BytesIO
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,8 @@ from qeff_zoo.runtime import Engine, Grammar
 from qeff_zoo.runtime.engine.prompts import PromptReader
 from qeff_zoo.serving.apis.vllm import tokens
 from qeff_zoo.serving.errors import ApiError
-from qeff_zoo.serving.queues import media, workers
+from qeff_zoo.serving.queues import accounts, media, workers
+from qeff_zoo.serving.queues.accounts import Client
 from qeff_zoo.serving.queues.media import MediaPool
 from qeff_zoo.serving.queues.workers import Workers, WorkLimits
 
@@ -112,6 +114,30 @@ def test_cancellation_ends_a_worker(pool: Workers) -> None:
     assert done(pool, partial(abs, -1)) == 1
 
 
+def test_work_beyond_a_budget_is_done_in_the_background(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Priority is back after some time; other clients keep it."""
+    monkeypatch.setattr(workers, "_BUDGET", 0.05)
+    now = [1000.0]
+    monkeypatch.setattr(accounts, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    burn = partial(sum, range(10**7))  # about 0.1 seconds
+
+    async def policy(client: str) -> int:
+        accounts.enter(Client(client))
+        return await pool.run(partial(os.sched_getscheduler, 0))
+
+    async def burned() -> None:
+        accounts.enter(Client("heavy"))
+        await pool.run(burn)
+
+    with closing(Workers(2)) as pool:
+        assert asyncio.run(policy("heavy")) == os.SCHED_OTHER
+        asyncio.run(burned())
+        assert asyncio.run(policy("heavy")) == os.SCHED_IDLE
+        assert asyncio.run(policy("light")) == os.SCHED_OTHER
+        now[0] += 600
+        assert asyncio.run(policy("heavy")) == os.SCHED_OTHER
+
+
 def test_a_pool_that_cannot_start_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "_COMMAND", (sys.executable, "-c", "raise SystemExit(3)"))
     with pytest.raises(ServingError, match=r"Cannot start a process .* ended with 3"):
@@ -160,9 +186,12 @@ def test_a_worker_ends_with_its_client(url: str, monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr(media, "shared", lambda: pool)
         started: list[Any] = []
         start = workers._Worker.__init__
-        monkeypatch.setattr(
-            workers._Worker, "__init__", lambda one, *given: (start(one, *given), started.append(one))[0]
-        )  # fmt: skip
+
+        def begin(one: Any, *given: Any, **more: Any) -> None:
+            start(one, *given, **more)
+            started.append(one)
+
+        monkeypatch.setattr(workers._Worker, "__init__", begin)
         with closing(dial(url)) as client:
             body = {"model": MODEL, "prompt": PROMPT, **ENDLESS_GRAMMARS["json_schema"]}
             send(client, json.dumps(body))

@@ -220,6 +220,15 @@ def test_unknown_paths_and_methods(url: str) -> None:
     assert (status, answer["error"]["code"]) == (405, "method_not_supported")
 
 
+@pytest.mark.parametrize(
+    "path", ["responses/compact", "batches", "batches/batch_1/cancel", "files"]
+)
+def test_endpoints_of_openai_that_are_missing(url: str, path: str) -> None:
+    status, answer = post(url, path, b"{}")
+    assert (status, answer["error"]["code"]) == (404, "unknown_url")
+    assert "This server has no /v1/" in answer["error"]["message"]
+
+
 def test_without_the_key_there_is_no_answer(engine: Engine) -> None:
     with running(engine, api_keys=["schlüssel"]) as url:
         for given in ("wrong", "schl", ""):

@@ -8,6 +8,7 @@ three times as much as is free. With two clients that take all they can, each ha
 import asyncio
 import hashlib
 import ipaddress
+import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -135,3 +136,29 @@ class Turns:
             self._users[name] -= 1
             if not self._users[name]:
                 del self._users[name], self._gates[name]
+
+
+class Budgets:
+    """CPU time with priority, which each client has again after some time; for the thread of the event loop.
+
+    Args:
+        most: CPU seconds of a client that has used none.
+        rate: CPU seconds that a client gets back each second.
+    """
+
+    def __init__(self, most: float, rate: float) -> None:
+        self._most, self._rate = most, rate
+        self._full_at: dict[str, float] = {}  # when a client that used some has all of it again
+
+    def is_left(self, client: Client) -> bool:
+        """Return whether a client has priority."""
+        return self._used(client) < self._most
+
+    def spend(self, client: Client, seconds: float) -> None:
+        """Take CPU seconds from a client, who may owe some of them."""
+        now = time.monotonic()
+        self._full_at[client.name] = now + (self._used(client) + seconds) / self._rate
+        self._full_at = {name: full_at for name, full_at in self._full_at.items() if full_at > now}
+
+    def _used(self, client: Client) -> float:
+        return max(0.0, self._full_at.get(client.name, 0.0) - time.monotonic()) * self._rate

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Workers: processes for inputs whose cost is unknown before the work is done, such as grammars and long texts.
 
-A worker ends if its client leaves, or beyond its limits; the next request gets a new one. Processes start when they are
-first needed, by their own command: a fork of this process would copy the locks of its other threads, and
-`multiprocessing` would run the operator's script again.
+A worker ends if its client leaves, or beyond its limits; the next request gets a new one. Each client has some CPU time
+with priority; beyond it, workers in the background do its work, with CPU time that others leave, until some time has
+passed. Processes start when they are first needed, by their own command: a fork of this process would copy the locks of
+its other threads, and `multiprocessing` would run the operator's script again.
 """
 
 import atexit
@@ -13,6 +14,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import suppress
@@ -22,11 +24,14 @@ from typing import Any, TypeVar, cast
 
 from qeff_zoo.errors import GenerationError, ServingError
 from qeff_zoo.serving.errors import ApiError
-from qeff_zoo.serving.queues.accounts import Turns
+from qeff_zoo.serving.queues.accounts import Budgets, Turns, current
 from qeff_zoo.serving.queues.threads import in_thread
 
 _T = TypeVar("_T")
 _COMMAND = (sys.executable, "-m", "qeff_zoo.runtime.worker")
+#: CPU seconds with priority of a client that has used none, about ten large images; and of those, the seconds that come
+#: back each second.
+_BUDGET, _RATE = 3.0, 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,10 +59,11 @@ class Workers:
 
     def __init__(self, count: int | None = None, limits: WorkLimits = WorkLimits()) -> None:
         count = count or max(2, (os.cpu_count() or 1) // 4)
-        self._threads = ThreadPoolExecutor(count, "qeff-zoo workers")
+        self._prompt = _Lane(count)
+        self._background = _Lane(max(1, count // 2), is_background=True)
         self._turns = Turns(max(1, count - 1))  # one is left for other clients
+        self._budgets = Budgets(_BUDGET, _RATE)
         self._limits = limits
-        self._idle: list[_Worker] = []  # appended and popped by several threads, which is atomic
 
     async def run(self, work: Callable[[], _T], cpu_seconds: int | None = None) -> _T:
         """Call a function in a worker. Cancellation ends the worker.
@@ -70,12 +76,17 @@ class Workers:
             GenerationError: The work exceeds its limits.
             ApiError: The worker ended for another reason.
         """
-        limits = self._limits
+        limits, client = self._limits, current()
         if cpu_seconds is not None:
             limits = replace(limits, cpu_seconds=min(cpu_seconds, limits.cpu_seconds))
-        call = _Call(limits, self._idle, work)
         async with self._turns.one():
-            return cast("_T", await in_thread(self._threads, call, call.stop))
+            lane = self._prompt if self._budgets.is_left(client) else self._background
+            call = _Call(limits, lane, work)
+            try:
+                return cast("_T", await in_thread(lane.threads, call, call.stop))
+            finally:
+                if not lane.is_background:
+                    self._budgets.spend(client, call.seconds)
 
     def check(self) -> None:
         """Start a worker, and wait for its first reply.
@@ -85,7 +96,7 @@ class Workers:
         """
         command = " ".join((*_COMMAND, str(self._limits.nbytes)))
         try:
-            _Call(self._limits, self._idle, os.getpid)()
+            _Call(self._limits, self._prompt, os.getpid)()
         except (OSError, ApiError, GenerationError) as error:
             raise ServingError(
                 f"Cannot start a process for the inputs of clients, `{command}`: {error} "
@@ -95,15 +106,33 @@ class Workers:
 
     def close(self) -> None:
         """End idle workers."""
-        while self._idle:
-            self._idle.pop().end()
+        for lane in (self._prompt, self._background):
+            while lane.idle:
+                lane.idle.pop().end()
+
+
+class _Lane:
+    """Workers of one priority, and the threads that wait for their replies.
+
+    Args:
+        count: Number of workers.
+        is_background: Whether they use only CPU time that other processes leave.
+    """
+
+    def __init__(self, count: int, *, is_background: bool = False) -> None:
+        self.threads = ThreadPoolExecutor(count, "qeff-zoo workers")
+        self.is_background = is_background
+        #: Workers without work, appended and popped by several threads, which is atomic.
+        self.idle: list[_Worker] = []
 
 
 class _Call:
     """One call in a worker, which another thread may stop."""
 
-    def __init__(self, limits: WorkLimits, idle: list["_Worker"], work: Callable[[], Any]) -> None:
-        self._limits, self._idle, self._work = limits, idle, work
+    def __init__(self, limits: WorkLimits, lane: _Lane, work: Callable[[], Any]) -> None:
+        self._limits, self._lane, self._work = limits, lane, work
+        #: CPU seconds of the work so far; of a worker that was killed, its time.
+        self.seconds = 0.0
         self._worker: _Worker | None = None
         self._stopped = False
         self._lock = threading.Lock()
@@ -124,9 +153,12 @@ class _Call:
         limit = threading.Timer(self._limits.wall_seconds, worker.kill)
         limit.daemon = True
         limit.start()
+        begun = time.monotonic()
         try:
-            found = worker.reply((self._limits.cpu_seconds, self._work))
+            seconds, *found = worker.reply((self._limits.cpu_seconds, self._work))
+            self.seconds += seconds
         except (EOFError, OSError, pickle.UnpicklingError) as error:
+            self.seconds += time.monotonic() - begun
             code = worker.end()
             if self._stopped:
                 raise CancelledError from error
@@ -138,11 +170,12 @@ class _Call:
             limit.cancel()
             with self._lock:
                 self._worker = None
-        if worker.is_alive and not _is_full(*found):
-            self._idle.append(worker)
+        returned, result = found
+        if worker.is_alive and not _is_full(returned, result):
+            self._lane.idle.append(worker)
         else:
             worker.end()
-        return found
+        return returned, result
 
     def stop(self) -> None:
         """End the worker, whose reply has no reader."""
@@ -156,26 +189,33 @@ class _Call:
         with self._lock:
             if self._stopped:
                 raise CancelledError
-            self._worker = (None if fresh else self._living()) or _Worker(self._limits)
+            self._worker = (None if fresh else self._living()) or _Worker(
+                self._limits, is_background=self._lane.is_background
+            )
             return self._worker
 
     def _living(self) -> "_Worker | None":
         """Return an idle worker that lives, and end those that do not."""
         with suppress(IndexError):  # other threads take from this list too
-            while not (worker := self._idle.pop()).is_alive:
+            while not (worker := self._lane.idle.pop()).is_alive:
                 worker.end()
             return worker
         return None
 
 
 class _Worker:
-    """One process."""
+    """One process.
 
-    def __init__(self, limits: WorkLimits) -> None:
+    Args:
+        limits: Limits of each request.
+        is_background: Whether it uses only CPU time that other processes leave.
+    """
+
+    def __init__(self, limits: WorkLimits, *, is_background: bool) -> None:
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         environment["RAYON_NUM_THREADS"] = environment["TOKENIZERS_PARALLELISM"] = "1"
         self._process = subprocess.Popen(
-            [*_COMMAND, str(limits.nbytes)],
+            [*_COMMAND, str(limits.nbytes), *(["background"] if is_background else [])],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment,
@@ -188,13 +228,17 @@ class _Worker:
         """Whether the process runs."""
         return self._process.poll() is None
 
-    def reply(self, request: tuple[int, Callable[[], Any]]) -> tuple[bool, Any]:
-        """Return the reply to seconds of CPU time and work: whether it returned, and its result or exception."""
+    def reply(self, request: tuple[int, Callable[[], Any]]) -> tuple[float, bool, Any]:
+        """Return the reply to seconds of CPU time and work.
+
+        Returns:
+            The CPU seconds of the work, whether it returned, and its result or exception.
+        """
         assert self._process.stdin
         assert self._process.stdout
         self._process.stdin.write(pickle.dumps(request, pickle.HIGHEST_PROTOCOL))
         self._process.stdin.flush()
-        found = cast("tuple[bool, Any]", pickle.load(self._process.stdout))
+        found = cast("tuple[float, bool, Any]", pickle.load(self._process.stdout))
         self.replies += 1
         return found
 

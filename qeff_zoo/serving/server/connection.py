@@ -11,7 +11,7 @@ import httptools
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from qeff_zoo.serving.server.outbox import ABORT
+from qeff_zoo.serving.server.outbox import ABORT, IS_WRITABLE
 
 #: Limit of a request's line and headers.
 MAX_HEAD_BYTES = 16 << 10
@@ -102,6 +102,7 @@ class Connection(HttpToolsProtocol):
         super().on_message_begin()
         self._receiving = self._in_head = True
         self.scope[ABORT] = self.transport.abort  # type: ignore[literal-required]
+        self.scope[IS_WRITABLE] = self._is_writable  # type: ignore[literal-required]
         self._framing = self._content = 0
         self._number += 1
 
@@ -177,6 +178,9 @@ class Connection(HttpToolsProtocol):
             self.transport.close()
 
     # --- responses -------------------------------------------------------------------------------
+
+    def _is_writable(self) -> bool:
+        return not self.flow.write_paused
 
     def pause_writing(self) -> None:
         """Start the timeout of a client that does not read."""

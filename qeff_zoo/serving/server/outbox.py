@@ -20,6 +20,8 @@ LEAST_UNREAD = 4 << 20
 ROOM_SECONDS = 10.0
 #: Key of a function in the scope of a request that ends its connection.
 ABORT = "qeff_zoo.abort"
+#: Key of a function in the scope of a request that returns whether its connection takes a part of an answer at once.
+IS_WRITABLE = "qeff_zoo.is_writable"
 _PIECE = 1 << 18  # bytes that are given to a connection at a time
 
 
@@ -40,11 +42,14 @@ class Outbox:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        answer = _Answer(current())
-        sending = asyncio.create_task(self._send(answer, send))
+        answer, is_writable = _Answer(current()), scope.get(IS_WRITABLE, lambda: False)
 
         async def put(message: Message) -> None:
-            await self._wait_for_room(answer, message, sending)
+            if not answer.messages and is_writable() and _size(message) <= _PIECE:
+                await send(message)
+                return
+            answer.sending = answer.sending or asyncio.create_task(self._send(answer, send))
+            await self._wait_for_room(answer, message, answer.sending)
             self._unread.take(_size(message), answer.client)
             answer.put(message)
 
@@ -52,12 +57,14 @@ class Outbox:
             try:
                 await self._run(scope, receive, put, answer)
             finally:
-                await sending  # also the response to an error
+                if answer.sending:
+                    await answer.sending  # also the response to an error
         finally:
-            sending.cancel()
-            self._unread.take(-sum(map(_size, answer.messages)), answer.client)
-            answer.messages.clear()
-            await self._wake()
+            if answer.sending:
+                answer.sending.cancel()
+                self._unread.take(-sum(map(_size, answer.messages)), answer.client)
+                answer.messages.clear()
+                await self._wake()
 
     async def _run(self, scope: Scope, receive: Receive, put: Send, answer: "_Answer") -> None:
         """Run the app to the end of an answer, or of the connection of a slow reader."""
@@ -119,6 +126,8 @@ class _Answer:
         #: Whether the client reads too slowly.
         self.is_slow = False
         self.messages: deque[Message] = deque()
+        #: Task that sends them; None until the connection has not taken a part at once.
+        self.sending: asyncio.Task[None] | None = None
         self._has_ended, self._put = False, asyncio.Event()
 
     def put(self, message: Message) -> None:
