@@ -79,7 +79,7 @@ COMPANIONS = (
     "scheduler/scheduler_config.json",
     "text_encoder*/config.json",
     "unet/config.json",
-    "transformer/config.json",
+    "transformer*/config.json",
     "vae/config.json",
     "tokenizer*/added_tokens.json",
     "tokenizer*/merges.txt",

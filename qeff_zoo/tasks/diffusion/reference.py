@@ -6,14 +6,17 @@ Only the reference process imports this.
 
 import inspect
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
+from diffusers.models.autoencoders.autoencoder_kl_wan import CACHE_T, unpatchify
 from PIL import Image
 from torch import Tensor
+from torch.nn.functional import pad
 from torch.overrides import TorchFunctionMode
 
 from qeff_zoo.validation.reference.pipelines import with_image
@@ -24,6 +27,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 _COUNT = 1 << 14  # compared values of a row
 _TIMESTEPS = 1000
+_DENOISERS = ("unet", "transformer", "transformer_2")
 
 
 class PipelineReference(Answers):
@@ -63,7 +67,13 @@ class PipelineReference(Answers):
                 case["strength"] += 1 / case["steps"]
             if fault.kind == "prompts":
                 case["prompt"], case["negative_prompt"] = case["negative_prompt"], case["prompt"]
+            if fault.kind == "second_guidance":
+                case["guidance_scale_2"] = None
             with ExitStack() as stack:
+                if fault.kind == "features":
+                    stack.enter_context(self._forgetful())
+                if fault.kind == "boundary":
+                    stack.enter_context(self._changed(self._model.pipeline, boundary_ratio=2.0))
                 if fault.kind == "timestep":
                     stack.enter_context(self._later())
                 if fault.kind == "scale":
@@ -74,37 +84,50 @@ class PipelineReference(Answers):
 
     @contextmanager
     def _later(self) -> Iterator[None]:
-        """Let the model that removes noise get timesteps that are one too high."""
-        denoiser = getattr(self._model, "unet", None) or self._model.transformer
-        forward = denoiser.forward
+        """Let the models that remove noise get timesteps that are one too high."""
+        parts = [getattr(self._model, name, None) for name in _DENOISERS]
+        with ExitStack() as stack:
+            for part in filter(None, parts):
+                stack.enter_context(_wrapped(part, _one_later))
+            yield
 
-        def moved(*args: Any, **kwargs: Any) -> Any:
-            if "timestep" in kwargs:  # of transformers, some from 0 to 1
-                time = kwargs["timestep"]
-                kwargs["timestep"] = time + (1 if time.max() > 1 else 1 / _TIMESTEPS)
-            else:
-                args = (args[0], args[1] + 1, *args[2:])
+    @contextmanager
+    def _forgetful(self) -> Iterator[None]:
+        """Let the decoder of the VAE decode frames without features of those before."""
+
+        def decode(forward: Any, *args: Any, **kwargs: Any) -> Any:
+            features = kwargs["feat_cache"]
+            features[:] = [
+                torch.zeros_like(one) if isinstance(one, Tensor) else one for one in features
+            ]
             return forward(*args, **kwargs)
 
-        denoiser.forward = moved
-        try:
+        with _wrapped(self._model.vae.decoder, decode):
             yield
-        finally:
-            del denoiser.forward
 
     @contextmanager
     def _unscaled(self) -> Iterator[None]:
         """Let the VAE read latents without their scale."""
         vae = self._model.vae
-        scale = vae.config.scaling_factor
-        vae.register_to_config(scaling_factor=1.0)
+        if "latents_std" in vae.config and "scaling_factor" not in vae.config:
+            scale: Any = {"latents_std": [1.0] * len(vae.config.latents_std)}
+        else:
+            scale = {"scaling_factor": 1.0}
+        with self._changed(vae, **scale):
+            yield
+
+    @contextmanager
+    def _changed(self, part: Any, **settings: Any) -> Iterator[None]:
+        """Change settings of a configuration."""
+        before = {name: part.config[name] for name in settings}
+        part.register_to_config(**settings)
         try:
             yield
         finally:
-            vae.register_to_config(scaling_factor=scale)
+            part.register_to_config(**before)
 
     def _draw(self, case: Mapping[str, Any], *, inverted: bool = False) -> list[Tensor]:
-        """Return the last latents and the pixels of an image, from 0 to 1.
+        """Return the last latents and the pixels of an image or a video, from 0 to 1.
 
         Args:
             case: Prompt and options.
@@ -119,6 +142,10 @@ class PipelineReference(Answers):
         names = ["prompt", "negative_prompt", "guidance_scale", "height", "width"]
         if case["true_cfg_scale"] > 1:
             names.append("true_cfg_scale")
+        further = {}
+        if "frames" in case:
+            names.append("guidance_scale_2")
+            further["num_frames"] = case["frames"]
         pipeline, initial = self._model.pipeline, {}
         if "pixels" in case:
             pipeline = with_image(pipeline, masked="mask" in case)
@@ -126,15 +153,17 @@ class PipelineReference(Answers):
             known = inspect.signature(type(pipeline).__call__).parameters
             names = [name for name in names if name in known]  # some take the size of the image
         with NoiseInFloat32():
-            images = pipeline(
+            results, *_ = pipeline(
                 **{name: case[name] for name in names},
+                **further,
                 **initial,
                 num_inference_steps=case["steps"],
                 generator=torch.Generator().manual_seed(case["seed"]),
                 output_type="pt",
                 callback_on_step_end=note,
-            ).images
-        return [last[0], images[0]]
+                return_dict=False,
+            )
+        return [last[0], results[0]]
 
     def _initial(self, case: Mapping[str, Any], pipeline: Any, *, inverted: bool) -> dict[str, Any]:
         """Return the arguments of a pipeline that begins with an image."""
@@ -157,6 +186,8 @@ class PipelineReference(Answers):
         for name, number in case["inputs"].items():
             value = torch.from_numpy(self._arrays[number].copy())
             inputs[name] = value.to(dtype) if value.is_floating_point() else value
+        if "present_features_0" in case["outputs"]:
+            return _frames_of(module, inputs)
         if case["role"] == "vae_decoder":
             return [module.decode(inputs["latent_sample"]).sample]
         if case["role"] == "vae_encoder":
@@ -170,6 +201,43 @@ class PipelineReference(Answers):
         if added:
             inputs["added_cond_kwargs"] = added
         return [module(**inputs).sample]
+
+
+@contextmanager
+def _wrapped(module: Any, around: Callable[..., Any]) -> Iterator[None]:
+    """Let a function of the forward of a module, and its arguments, run in place of it."""
+    module.forward = partial(around, module.forward)
+    try:
+        yield
+    finally:
+        del module.forward
+
+
+def _one_later(forward: Any, *args: Any, **kwargs: Any) -> Any:
+    if "timestep" in kwargs:  # of transformers, some from 0 to 1
+        time = kwargs["timestep"]
+        kwargs["timestep"] = time + (1 if time.max() > 1 else 1 / _TIMESTEPS)
+    else:
+        args = (args[0], args[1] + 1, *args[2:])
+    return forward(*args, **kwargs)
+
+
+def _frames_of(vae: Any, inputs: dict[str, Tensor]) -> list[Tensor]:
+    """Return the frames of a frame of latents, and the features of the last two, as `vae.decode` computes them."""
+    latents = inputs.pop("latent_sample")
+    features: list[Any] = [*inputs.values()] or [None] * vae._cached_conv_counts["decoder"]
+    frames = vae.decoder(
+        vae.post_quant_conv(latents), feat_cache=features, feat_idx=[0], first_chunk=not inputs
+    )
+    if vae.config.patch_size is not None:
+        frames = unpatchify(frames, vae.config.patch_size)
+    found: list[Tensor] = []
+    for one in filter(lambda one: one is not None, features):
+        if isinstance(one, Tensor):
+            found.append(pad(one, (0, 0, 0, 0, CACHE_T - one.shape[2], 0)))
+        else:
+            found.append(torch.zeros_like(found[-1]))
+    return [frames.clamp(-1, 1), *found]
 
 
 def _row_of(values: Tensor) -> Array:

@@ -23,6 +23,7 @@ class ImageShape(Shape):
         vae_factor: Pixels on a side for each latent.
         tokens: Number of tokens of a prompt, by text encoder.
         step: Sizes of a step for one image, by symbol.
+        decoder: Further sizes of the decoder of the VAE, by symbol.
     """
 
     latent_height: int
@@ -30,6 +31,7 @@ class ImageShape(Shape):
     vae_factor: int
     tokens: Mapping[str, int]
     step: Mapping[str, int]
+    decoder: Mapping[str, int]
 
     def symbols(self, role: str) -> dict[str, int]:
         """Return the sizes of a program, by symbol.
@@ -40,8 +42,8 @@ class ImageShape(Shape):
         if role in self.tokens:
             return {"batch_size": self.batch_size, "seq_len": self.tokens[role]}
         sides = {"latent_height": self.latent_height, "latent_width": self.latent_width}
-        if role == "vae_decoder":
-            return {"batch_size": self.batch_size, **sides}
+        if role.startswith("vae_decoder"):
+            return {"batch_size": self.batch_size, **sides, **self.decoder}
         if role == "vae_encoder":
             height, width = (side * self.vae_factor for side in sides.values())
             return {"batch_size": self.batch_size, "height": height, "width": width}
@@ -75,4 +77,5 @@ def sized(checkpoint: "Checkpoint", shape: Shape) -> ImageShape:
         vae_factor=family.vae_factor,
         tokens=tokens,
         step=family.sizes(tokens),
+        decoder=family.decoder_sizes(),
     )

@@ -61,7 +61,7 @@ def _component(kind: str, config: Mapping[str, Any]) -> Any:
 
 def _tokenizer(kind: str, config: Mapping[str, Any]) -> Any:
     """Return a tokenizer of a text encoder's class."""
-    if kind == "T5EncoderModel":
+    if kind.endswith("T5EncoderModel"):
         return _unigrams(config["vocab_size"])
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokens = [*alphabet, *(f"{one}</w>" for one in alphabet)]
