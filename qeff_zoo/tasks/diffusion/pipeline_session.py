@@ -65,10 +65,16 @@ class PipelineSession(Generic[OptionsT]):
     #: Word for a result, in messages.
     results: ClassVar[str]
 
-    def __init__(self, folder: Path, program: Program, **programs: Program) -> None:
+    def __init__(
+        self, folder: Path, program: Program, **programs: Program | Callable[[], Program]
+    ) -> None:
         require(program, folder, self.task, {"latent_sample"}, {"sample"})
         self.folder = folder
-        self.programs: dict[str, Program] = {"vae_decoder": program, **programs}
+        #: Programs by role; those of optional components open here.
+        self.programs: dict[str, Program] = {
+            "vae_decoder": program,
+            **{role: one() if callable(one) else one for role, one in programs.items()},
+        }
         self.tokenizer = None  # of text generation
         self.config = read_pipeline(_Small(folder))
         pipeline = registry.find_recipe(self.config["model_type"]).pipeline
