@@ -21,7 +21,7 @@ from qeff_zoo.recipe_media import SubModels as SubModels
 Role: TypeAlias = Literal[
     "decoder", "encoder", "vision", "tiles", "frames", "audio", "heads", "draft", "assistant", "alignment",
     "text_encoder", "text_encoder_2", "text_encoder_3", "unet", "transformer", "transformer_2", "vae_encoder",
-    "vae_decoder", "vae_decoder_next",
+    "vae_encoder_next", "vae_decoder", "vae_decoder_next", "image_encoder",
 ]  # fmt: skip
 
 

@@ -32,6 +32,9 @@ _TRANSFORMER = {
 _VAE = {
     "base_dim": 4,
     "z_dim": 4,
+    "dim_mult": [1, 2, 2],
+    "temperal_downsample": [True, True],
+    "scale_factor_spatial": 4,
     "num_res_blocks": 1,
     "latents_mean": [-0.7571, -0.7089, -0.9113, 0.1075],
     "latents_std": [2.8184, 1.4541, 2.3275, 2.6558],
@@ -87,6 +90,8 @@ RECIPE = Recipe(
                 "transformer": _TRANSFORMER,
                 "vae": {
                     **_VAE,
+                    "dim_mult": [1, 2, 4, 4],
+                    "temperal_downsample": [False, True, True],
                     "decoder_base_dim": 8,
                     "is_residual": True,
                     "in_channels": 12,

@@ -78,6 +78,7 @@ COMPANIONS = (
     MODEL_INDEX,
     "scheduler/scheduler_config.json",
     "text_encoder*/config.json",
+    "image_encoder/config.json",
     "unet/config.json",
     "transformer*/config.json",
     "vae/config.json",

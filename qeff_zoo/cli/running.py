@@ -429,6 +429,7 @@ def _add_run(commands: Any) -> None:
         help="video: file (MP4, WebM, GIF, …), its URL, or folder of frames; repeatable",
     )
     parser.add_argument(
+        "-o",
         "--output",
         action="append",
         default=[],

@@ -81,6 +81,7 @@ _MODULES: Mapping[str, str] = {
     "mask-generation": "mask_generation.task",
     "text-to-image": "diffusion.text_to_image",
     "text-to-video": "video_diffusion.text_to_video",
+    "image-to-video": "video_diffusion.image_to_video",
 }
 NAMES = tuple(_MODULES)
 #: Example input of a prompt, by the role of the program that encodes it.

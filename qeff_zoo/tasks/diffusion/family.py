@@ -86,6 +86,10 @@ class Family(Generic[OptionsT]):
         """Return sizes of the decoder of the VAE for one default image beside those of latents, by symbol."""
         return {}
 
+    def encoder_sizes(self) -> dict[str, int]:
+        """Return sizes of the encoder of the VAE for one default image beside those of the image, by symbol."""
+        return {}
+
     @property
     def scheduler(self) -> Mapping[str, Any]:
         """Configuration of the scheduler, as the pipeline changes it."""

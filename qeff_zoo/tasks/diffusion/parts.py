@@ -131,7 +131,7 @@ def warnings_of(checkpoint: "Checkpoint", chosen: Mapping[str, Any]) -> list[str
 
     pipeline = find_recipe(checkpoint.model_type).pipeline
     assert pipeline
-    known = {*pipeline.components, "scheduler", *TOKENIZERS.values()}
+    known = {*pipeline.components, "scheduler", "image_processor", *TOKENIZERS.values()}
     left_out = [folder for folder in checkpoint.config[COMPONENTS] if folder not in known]
     if not left_out:
         return []

@@ -119,7 +119,10 @@ class PipelineTrial(ABC, Generic[S]):
     ) -> list[Key]:
         """Add a call of a program; return the keys of its outputs."""
         numbers = {name: self.array(values) for name, values in inputs.items()}
-        case = {"role": role, "inputs": numbers, "outputs": [*outputs]}
+        frames = {
+            name: values.shape[2] if values.ndim > 2 else 1 for name, values in outputs.items()
+        }
+        case = {"role": role, "inputs": numbers, "outputs": frames}
         return self.add(case, [*outputs.values()])
 
 

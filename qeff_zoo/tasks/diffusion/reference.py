@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from diffusers.models.autoencoders.autoencoder_kl_wan import CACHE_T, unpatchify
+from diffusers.models.autoencoders.autoencoder_kl_wan import patchify, unpatchify
 from PIL import Image
 from torch import Tensor
 from torch.nn.functional import pad
@@ -78,7 +78,7 @@ class PipelineReference(Answers):
                     stack.enter_context(self._later())
                 if fault.kind == "scale":
                     stack.enter_context(self._unscaled())
-                drawn = self._draw(case, inverted=fault.kind == "mask")
+                drawn = self._draw(case, inverted=fault.kind in ("mask", "image"))
                 found[number] = np.stack([_row_of(one) for one in drawn])
         return found
 
@@ -131,7 +131,7 @@ class PipelineReference(Answers):
 
         Args:
             case: Prompt and options.
-            inverted: Whether its mask is inverted.
+            inverted: Whether its mask, or the first image of a video, is inverted.
         """
         last: list[Tensor] = []
 
@@ -147,7 +147,10 @@ class PipelineReference(Answers):
             names.append("guidance_scale_2")
             further["num_frames"] = case["frames"]
         pipeline, initial = self._model.pipeline, {}
-        if "pixels" in case:
+        if "pixels" in case and "frames" in case:
+            pixels = self._arrays[case["pixels"]]
+            initial = {"image": Image.fromarray(255 - pixels if inverted else pixels)}
+        elif "pixels" in case:
             pipeline = with_image(pipeline, masked="mask" in case)
             initial = self._initial(case, pipeline, inverted=inverted)
             known = inspect.signature(type(pipeline).__call__).parameters
@@ -187,7 +190,13 @@ class PipelineReference(Answers):
             value = torch.from_numpy(self._arrays[number].copy())
             inputs[name] = value.to(dtype) if value.is_floating_point() else value
         if "present_features_0" in case["outputs"]:
-            return _frames_of(module, inputs)
+            frames = _frames_of(module, inputs)
+            return [
+                _with_zeros(frames[name], count) if name.startswith("present") else frames[name]
+                for name, count in case["outputs"].items()
+            ]
+        if case["role"] == "image_encoder":
+            return [module(inputs["pixel_values"], output_hidden_states=True).hidden_states[-2]]
         if case["role"] == "vae_decoder":
             return [module.decode(inputs["latent_sample"]).sample]
         if case["role"] == "vae_encoder":
@@ -222,22 +231,31 @@ def _one_later(forward: Any, *args: Any, **kwargs: Any) -> Any:
     return forward(*args, **kwargs)
 
 
-def _frames_of(vae: Any, inputs: dict[str, Tensor]) -> list[Tensor]:
-    """Return the frames of a frame of latents, and the features of the last two, as `vae.decode` computes them."""
-    latents = inputs.pop("latent_sample")
-    features: list[Any] = [*inputs.values()] or [None] * vae._cached_conv_counts["decoder"]
-    frames = vae.decoder(
-        vae.post_quant_conv(latents), feat_cache=features, feat_idx=[0], first_chunk=not inputs
-    )
-    if vae.config.patch_size is not None:
-        frames = unpatchify(frames, vae.config.patch_size)
-    found: list[Tensor] = []
+def _frames_of(vae: Any, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the outputs of the VAE for the frames of one latent, as `vae.decode` and `vae.encode` compute them."""
+    part = "decoder" if "latent_sample" in inputs else "encoder"
+    features: list[Any] = [
+        inputs.get(f"past_features_{number}") for number in range(vae._cached_conv_counts[part])
+    ]
+    first, size = features[0] is None, vae.config.patch_size
+    if part == "decoder":
+        latents = vae.post_quant_conv(inputs["latent_sample"])
+        frames = vae.decoder(latents, feat_cache=features, feat_idx=[0], first_chunk=first)
+        found = {"sample": (frames if size is None else unpatchify(frames, size)).clamp(-1, 1)}
+    else:
+        pixels = inputs["pixel_values"]
+        pixels = pixels if size is None else patchify(pixels, size)
+        encoded = vae.encoder(pixels, feat_cache=features, feat_idx=[0])
+        found = {"mean": vae.quant_conv(encoded).chunk(2, dim=1)[0]}
+    present: list[Tensor] = []
     for one in filter(lambda one: one is not None, features):
-        if isinstance(one, Tensor):
-            found.append(pad(one, (0, 0, 0, 0, CACHE_T - one.shape[2], 0)))
-        else:
-            found.append(torch.zeros_like(found[-1]))
-    return [frames.clamp(-1, 1), *found]
+        present.append(one if isinstance(one, Tensor) else torch.zeros_like(present[-1]))
+    return found | {f"present_features_{number}": one for number, one in enumerate(present)}
+
+
+def _with_zeros(values: Tensor, like: int) -> Tensor:
+    """Return features of the first frame with those of frames of zeros before it, as convolutions pad them."""
+    return pad(values, (0, 0, 0, 0, like - values.shape[2], 0))
 
 
 def _row_of(values: Tensor) -> Array:

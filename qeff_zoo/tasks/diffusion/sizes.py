@@ -24,6 +24,7 @@ class ImageShape(Shape):
         tokens: Number of tokens of a prompt, by text encoder.
         step: Sizes of a step for one image, by symbol.
         decoder: Further sizes of the decoder of the VAE, by symbol.
+        encoder: Further sizes of its encoder.
     """
 
     latent_height: int
@@ -32,6 +33,7 @@ class ImageShape(Shape):
     tokens: Mapping[str, int]
     step: Mapping[str, int]
     decoder: Mapping[str, int]
+    encoder: Mapping[str, int]
 
     def symbols(self, role: str) -> dict[str, int]:
         """Return the sizes of a program, by symbol.
@@ -44,9 +46,12 @@ class ImageShape(Shape):
         sides = {"latent_height": self.latent_height, "latent_width": self.latent_width}
         if role.startswith("vae_decoder"):
             return {"batch_size": self.batch_size, **sides, **self.decoder}
-        if role == "vae_encoder":
+        if role == "image_encoder":
+            return {"batch_size": self.batch_size}
+        if role.startswith("vae_encoder"):
             height, width = (side * self.vae_factor for side in sides.values())
-            return {"batch_size": self.batch_size, "height": height, "width": width}
+            pixels = {"height": height, "width": width}
+            return {"batch_size": self.batch_size, **pixels, **self.encoder}
         return {**self.step, "batch_size": self.step["batch_size"] * self.batch_size}
 
 
@@ -78,4 +83,5 @@ def sized(checkpoint: "Checkpoint", shape: Shape) -> ImageShape:
         tokens=tokens,
         step=family.sizes(tokens),
         decoder=family.decoder_sizes(),
+        encoder=family.encoder_sizes(),
     )

@@ -93,7 +93,7 @@ class ImageTrial(PipelineTrial[TextToImageSession]):
         return self.session.options_for(self._initial, **{**usual, **chosen})
 
     def _image_of_waves(self, *, has_mask: bool) -> InitialImage:
-        return _initial_image(self.session.family.unit, has_mask=has_mask)
+        return image_of_waves(self.session.family.unit, has_mask=has_mask)
 
     def _changed(
         self, context: TrialContext, *, has_mask: bool = False, strength: float
@@ -128,7 +128,7 @@ class ImageTrial(PipelineTrial[TextToImageSession]):
         return self.add(case, [samples[0], session.values_of(samples[0], options)])
 
 
-def _initial_image(unit: int, *, has_mask: bool) -> InitialImage:
+def image_of_waves(unit: int, *, has_mask: bool) -> InitialImage:
     """Return an image of waves, larger than the one that is drawn, whose mask is a rectangle near its middle."""
     height, width = (count * unit + 5 for count in (2, 3))
     rows, columns = np.arange(height)[:, None, None], np.arange(width)[None, :, None]

@@ -4,8 +4,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from qeff_zoo.tasks.diffusion.initial_image import InitialImage
 from qeff_zoo.tasks.diffusion.options import VideoOptions
 from qeff_zoo.tasks.diffusion.pipeline_trial import NEGATIVE, PROMPT, STEPS, PipelineTrial
+from qeff_zoo.tasks.diffusion.trial import image_of_waves
 from qeff_zoo.tasks.video_diffusion.session import TextToVideoSession
 from qeff_zoo.validation.trial.faults import FaultKind
 from qeff_zoo.validation.trial.package_runner import Key, TrialContext
@@ -45,9 +47,13 @@ class VideoTrial(PipelineTrial[TextToVideoSession]):
         },
     }
 
+    #: First image of all videos.
+    initial: InitialImage | None = None
+
     def call_once(self) -> None:
         """Draw a small video in one step."""
-        self.session.draw_with(PROMPT, self._options(guidance_scale=1.0, steps=1))
+        options = self._options(guidance_scale=1.0, steps=1)
+        self.session.draw_with(PROMPT, options, initial=self.initial)
 
     def observed_results(self, names: Sequence[str], context: TrialContext) -> dict[str, list[Key]]:
         """Draw a video with guidance."""
@@ -68,9 +74,28 @@ class VideoTrial(PipelineTrial[TextToVideoSession]):
 
     def _video(self, options: VideoOptions, context: TrialContext) -> list[Key]:
         """Draw a video; return the keys of its last latents and of its frames."""
-        samples = []
-        for one in self.session.denoise(self.session.conditions(PROMPT, options), options):
+        samples, case = [], {"prompt": PROMPT, **vars(options)}
+        conditions = self.session.conditions(PROMPT, options)
+        for one in self.session.denoise(conditions, options, self.initial):
             samples = [one]
             context.step(1)
-        case = {"prompt": PROMPT, **vars(options)}
+        if self.initial:
+            case["pixels"] = self.array(self.initial.pixels)
         return self.add(case, [samples[0], self.session.values_of(samples[0], options)])
+
+
+class ImageToVideoTrial(VideoTrial):
+    """Runs an image-to-video package on sample prompts, and an image of waves.
+
+    Args:
+        session: Session of the package.
+    """
+
+    faults: ClassVar[Mapping[str, Mapping[FaultKind, str]]] = {
+        **VideoTrial.faults,
+        UNGUIDED: {"image": "an inverted image"},
+    }
+
+    def __init__(self, session: TextToVideoSession) -> None:
+        super().__init__(session)
+        self.initial = image_of_waves(session.family.unit, has_mask=False)

@@ -10,6 +10,7 @@ from qeff_zoo.contract.commands import Run
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.tasks.diffusion.options import VideoOptions
 from qeff_zoo.tasks.diffusion.verbs import shortened
+from qeff_zoo.tasks.images.verbs import fetch_each
 from qeff_zoo.tasks.video_diffusion.video import check_file, check_rate
 from qeff_zoo.terminal.printing import print_json, table
 
@@ -40,12 +41,12 @@ class DrawVideos(Run):
         given = self.arguments
         names = (field.name for field in fields(VideoOptions))
         options = session.options(**{name: getattr(given, name, None) for name in names})
-        results, bars = [], reporter()
+        further, results, bars = self.further(session), [], reporter()
         for prompt, path in zip(self.prompts, given.output, strict=True):
             begun = time.perf_counter()
             bars.begin("draw", session.calls(options), "step")
             try:
-                video = session.draw_with(prompt, options, partial(bars.advance, 1))
+                video = session.draw_with(prompt, options, partial(bars.advance, 1), **further)
             finally:
                 bars.end()
             video.write(path, given.fps)
@@ -68,3 +69,29 @@ class DrawVideos(Run):
             for one in results
         ]
         print(table(rows, ["prompt", "size", "steps", "seed", "seconds"]))
+
+    def further(self, session: Any) -> dict[str, Any]:
+        """Return further arguments of `draw_with`."""
+        return {}
+
+
+@dataclass(frozen=True)
+class DrawVideosOfImages(DrawVideos):
+    """Draws videos that begin with an image.
+
+    Raises:
+        GenerationError: There is not one image, or no file to write a video to.
+    """
+
+    def __post_init__(self) -> None:
+        """Check inputs and outputs before the package is opened."""
+        super().__post_init__()
+        if (count := len(self.arguments.image)) != 1:
+            raise GenerationError(
+                f"--image is given {count} times; expected one image, with which every video begins. Run the command "
+                "for each image."
+            )
+
+    def further(self, session: Any) -> dict[str, Any]:
+        """Return the image."""
+        return {"initial": session.read(fetch_each(self.arguments.image)[0])}

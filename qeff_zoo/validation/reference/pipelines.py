@@ -15,7 +15,9 @@ import torch
 from torch import nn
 from transformers import PreTrainedConfig
 
-#: Components that a package leaves out.
+from qeff_zoo.registry import find_recipe
+
+#: Components that a package leaves out, unless its pipeline has their class.
 _LEFT_OUT = ("safety_checker", "feature_extractor", "image_encoder")
 
 
@@ -87,7 +89,9 @@ def load_pipeline(folder: Path) -> LoadedPipeline:
     """
     logging.getLogger("diffusers").setLevel(logging.ERROR)
     index = json.loads((folder / "model_index.json").read_bytes())
-    left_out = {name: None for name in _LEFT_OUT if name in index}
+    recipe = find_recipe(index["_class_name"])
+    known = recipe.pipeline.components if recipe.pipeline else {}
+    left_out = {name: None for name in _LEFT_OUT if name in index and name not in known}
     pipeline = diffusers.DiffusionPipeline.from_pretrained(
         folder, torch_dtype=torch.float32, local_files_only=True, use_safetensors=True, **left_out
     )

@@ -20,7 +20,8 @@ from qeff_zoo.tasks.diffusion.options import VideoOptions
 
 _TOKENS = 512  # of a prompt
 _LEAST_UNIT = 16  # which diffusers requires of every model
-_SECOND = "transformer_2"
+#: Role of the transformer of steps with little noise.
+SECOND = "transformer_2"
 
 
 class Wan(FlowFamily[VideoOptions]):
@@ -85,27 +86,25 @@ class Wan(FlowFamily[VideoOptions]):
     def problems(self) -> list[str]:
         """Return inputs of the transformers, or settings, that the pipeline does not compute."""
         vae, found = self.components["vae"], list[str]()
-        for role in (self.denoiser, _SECOND):
-            config = self.components.get(role, {})
-            if config and config.get("in_channels") != vae.get("z_dim"):
+        for role in (self.denoiser, SECOND):
+            config = self.components.get(role)
+            if config is None:
+                continue
+            if config.get("in_channels") != self.channels:
                 found.append(
-                    f"has a {role} that reads {config.get('in_channels')} channels; expected {vae.get('z_dim')}: those "
-                    "of latents. Use a checkpoint of text to video."
+                    f"has a {role} that reads {config.get('in_channels')} channels; expected {self.channels}, which "
+                    "the pipeline computes. Use another checkpoint."
                 )
-            if config.get("image_dim") or config.get("added_kv_proj_dim"):
-                found.append(
-                    f"has a {role} that reads states of an image; expected one that reads texts alone. Use a "
-                    "checkpoint of text to video."
-                )
-            if config and config.get("patch_size", [1])[0] != 1:
+            found += self.image_problems(role)
+            if config.get("patch_size", [1])[0] != 1:
                 found.append(
                     f"has a {role} with patches of {config['patch_size'][0]} frames; expected 1. Use another "
                     "checkpoint."
                 )
-        if (self.config.get("boundary_ratio") is None) != (_SECOND not in self.components):
+        if (self.config.get("boundary_ratio") is None) != (SECOND not in self.components):
             found.append(
                 f"has the boundary_ratio {self.config.get('boundary_ratio')!r}, and "
-                f"{'a' if _SECOND in self.components else 'no'} {_SECOND}; expected both or neither. Correct "
+                f"{'a' if SECOND in self.components else 'no'} {SECOND}; expected both or neither. Correct "
                 "model_index.json."
             )
         computed = {
@@ -120,6 +119,21 @@ class Wan(FlowFamily[VideoOptions]):
         ]
         return found
 
+    @property
+    def channels(self) -> int:
+        """Number of channels that a transformer reads: those of latents."""
+        return int(self.components["vae"]["z_dim"])
+
+    def image_problems(self, role: str) -> list[str]:
+        """Return why the states of an image that a transformer reads are not computed."""
+        config = self.components[role]
+        if not (config.get("image_dim") or config.get("added_kv_proj_dim")):
+            return []
+        return [
+            f"has a {role} that reads states of an image; expected one that reads texts alone. Use a checkpoint of "
+            "text to video."
+        ]
+
     def check(self, options: VideoOptions) -> None:
         """Refuse options that no video has.
 
@@ -128,7 +142,7 @@ class Wan(FlowFamily[VideoOptions]):
         """
         super().check(options)
         options.check_frames(self.frame_factor, self.most_frames)
-        options.check_second_scale(has_second=_SECOND in self.components)
+        options.check_second_scale(has_second=SECOND in self.components)
 
     def cleaned(self, text: str) -> str:
         """Return a prompt without HTML's references and repeated white space, as diffusers does without ftfy."""
@@ -154,7 +168,7 @@ class Wan(FlowFamily[VideoOptions]):
 
     def denoiser_at(self, timestep: float) -> str:
         """Return the role of the transformer of a timestep."""
-        return self.denoiser if self._is_first(timestep) else _SECOND
+        return self.denoiser if self._is_first(timestep) else SECOND
 
     def predict(
         self,

@@ -23,8 +23,11 @@ from torch.export import Dim
 from qeff_zoo.contract import Tracing
 from qeff_zoo.tasks.diffusion.tracing import BATCH, batch, latent_sides, name_axes, trace_encoder
 
-_TOKENS, _FRAMES, _ROWS, _COLUMNS = 5, 3, 2, 3  # of the example
-_AXES = ("batch_size", None, "latent_frames", "latent_height", "latent_width")
+_TOKENS, _FRAMES = 5, 3  # of the example
+#: Rows and columns of latents of the example.
+ROWS, COLUMNS = 2, 3
+#: Names of the axes of latents of a video.
+FRAME_AXES = ("batch_size", None, "latent_frames", "latent_height", "latent_width")
 
 
 def text_encoder(model: Any) -> Tracing:
@@ -46,26 +49,41 @@ class PredictVelocity(nn.Module):
         self.role = role
 
     def forward(
-        self, hidden_states: Tensor, timestep: Tensor, encoder_hidden_states: Tensor
+        self,
+        hidden_states: Tensor,
+        timestep: Tensor,
+        encoder_hidden_states: Tensor,
+        encoder_hidden_states_image: Tensor | None = None,
     ) -> Tensor:
         """Return the output of the model."""
         found: Tensor = getattr(self, self.role)(
-            hidden_states, timestep, encoder_hidden_states, return_dict=False
+            hidden_states,
+            timestep,
+            encoder_hidden_states,
+            encoder_hidden_states_image,
+            return_dict=False,
         )[0]
         return found
 
 
 def transformer(model: Any) -> Tracing:
     """Describe how to trace the transformer, or that of steps with much noise."""
-    return _transformer(model.transformer, "transformer")
+    return trace_transformer(model.transformer, "transformer")
 
 
 def transformer_2(model: Any) -> Tracing:
     """Describe how to trace the transformer of steps with little noise."""
-    return _transformer(model.transformer_2, "transformer_2")
+    return trace_transformer(model.transformer_2, "transformer_2")
 
 
-def _transformer(module: Any, role: str) -> Tracing:
+def trace_transformer(module: Any, role: str, text_len: int | None = None) -> Tracing:
+    """Describe how to trace a transformer.
+
+    Args:
+        module: Module of diffusers.
+        role: Name of the module in the pipeline.
+        text_len: Number of tokens of a text, for a transformer that reads states of an image too; None for any.
+    """
     config, rows = module.config, batch()
     _, *sides = config.patch_size
     height, width = (
@@ -74,11 +92,19 @@ def _transformer(module: Any, role: str) -> Tracing:
     )
     inputs = {
         "hidden_states": torch.zeros(
-            BATCH, config.in_channels, _FRAMES, _ROWS * sides[0], _COLUMNS * sides[1]
+            BATCH, config.in_channels, _FRAMES, ROWS * sides[0], COLUMNS * sides[1]
         ),
         "timestep": torch.zeros(BATCH),
         "encoder_hidden_states": torch.zeros(BATCH, _TOKENS, config.text_dim),
     }
+    axes: dict[str, dict[int, Any]] = {}
+    if config.image_dim and text_len:
+        inputs["encoder_hidden_states"] = torch.zeros(BATCH, text_len, config.text_dim)
+        inputs["encoder_hidden_states_image"] = torch.zeros(BATCH, _TOKENS, config.image_dim)
+        axes = {
+            "encoder_hidden_states": {0: rows},
+            "encoder_hidden_states_image": {0: rows, 1: Dim("image_len", min=2)},
+        }
     frames = Dim("latent_frames", min=2, max=config.rope_max_seq_len)
     return Tracing(
         module=PredictVelocity(module, role).eval(),
@@ -87,6 +113,7 @@ def _transformer(module: Any, role: str) -> Tracing:
             "hidden_states": {0: rows, 2: frames, 3: height, 4: width},
             "timestep": {0: rows},
             "encoder_hidden_states": {0: rows, 1: Dim("seq_len", min=2)},
+            **axes,
         },
         input_names=[*inputs],
         output_names=["output"],
@@ -95,7 +122,7 @@ def _transformer(module: Any, role: str) -> Tracing:
 
 
 def _name_latents(graph: Any) -> None:
-    name_axes(graph, _AXES)
+    name_axes(graph, FRAME_AXES)
 
 
 class DecodeFirst(nn.Module):
@@ -173,8 +200,8 @@ def vae_decoder(model: Any) -> Tracing:
         inputs={"latent_sample": _latents(vae)},
         dynamic_shapes={"latent_sample": {0: batch(), 3: height, 4: width}},
         input_names=["latent_sample"],
-        output_names=["sample", *_names("present", features)],
-        then=partial(_name_frames, _scales(features)),
+        output_names=["sample", *feature_names("present", features)],
+        then=partial(name_frames, _scales(features)),
     )
 
 
@@ -191,18 +218,18 @@ def vae_decoder_next(model: Any) -> Tracing:
             "latent_sample": {0: rows, 3: height, 4: width},
             "past_features": [{0: rows, 3: one * height, 4: one * width} for one in scales],
         },
-        input_names=["latent_sample", *_names("past", features)],
-        output_names=["sample", *_names("present", features)],
-        then=partial(_name_frames, scales),
+        input_names=["latent_sample", *feature_names("past", features)],
+        output_names=["sample", *feature_names("present", features)],
+        then=partial(name_frames, scales),
     )
 
 
 def _scales(features: Sequence[Tensor]) -> list[int]:
     """Return the number of features on a side for each latent."""
-    return [one.shape[3] // _ROWS for one in features]
+    return [one.shape[3] // ROWS for one in features]
 
 
-def _name_frames(scales: Sequence[int], graph: Any) -> None:
+def name_frames(scales: Sequence[int], graph: Any) -> None:
     """Name the axes of frames, and those of the features of each convolution by their number for a latent."""
     name_axes(graph, ("batch_size", None, None, "latent_height", "latent_width"), ["latent_sample"])
     name_axes(graph, ("batch_size", None, None, "height", "width"), ["sample"])
@@ -213,7 +240,7 @@ def _name_frames(scales: Sequence[int], graph: Any) -> None:
 
 
 def _latents(vae: Any) -> Tensor:
-    return torch.zeros(BATCH, vae.config.z_dim, 1, _ROWS, _COLUMNS)
+    return torch.zeros(BATCH, vae.config.z_dim, 1, ROWS, COLUMNS)
 
 
 def _features(vae: Any) -> list[Tensor]:
@@ -222,5 +249,6 @@ def _features(vae: Any) -> list[Tensor]:
     return [torch.zeros(one.shape) for one in found]
 
 
-def _names(prefix: str, features: Sequence[Tensor]) -> list[str]:
+def feature_names(prefix: str, features: Sequence[Tensor]) -> list[str]:
+    """Return the names of features before or after a call."""
     return [f"{prefix}_features_{number}" for number in range(len(features))]
