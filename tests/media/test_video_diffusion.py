@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text to video: latents and frames are those of diffusers' pipelines for the same inputs."""
+"""Text to video, and image to video: latents and frames are those of diffusers' pipelines for the same inputs."""
 
 import inspect
 import json
@@ -24,7 +24,12 @@ from qeff_zoo.pipeline import build
 from qeff_zoo.plan.request import Request
 from qeff_zoo.plan.resolve import check
 from qeff_zoo.runtime.program import Observed
-from qeff_zoo.sessions import GeneratedVideo, TextToVideoSession, open_session
+from qeff_zoo.sessions import (
+    GeneratedVideo,
+    ImageToVideoSession,
+    TextToVideoSession,
+    open_session,
+)
 from qeff_zoo.store import Store
 from qeff_zoo.tasks.video_diffusion import video
 from qeff_zoo.validation.reference.tiny_pipelines import write
@@ -36,8 +41,17 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),
 ]
 
-RECIPE = registry.find_recipe("WanPipeline")
-TINY = {tiny.name: tiny for tiny in RECIPE.tiny}
+TINY = {
+    tiny.name + " from an image" * (recipe.task == "image-to-video"): (recipe, tiny)
+    for recipe in map(registry.find_recipe, ("WanPipeline", "WanImageToVideoPipeline"))
+    for tiny in recipe.tiny
+}
+ROWS, COLUMNS = np.mgrid[:53, :61]
+IMAGE = Image.fromarray(
+    (np.stack([np.sin(ROWS / 5), np.cos(COLUMNS / 4), np.sin(ROWS / 9)], -1) * 120 + 128).astype(
+        np.uint8
+    )
+)
 PROMPT = "A red cat on the house, 3 dogs &amp; thé \n rain"
 
 
@@ -53,7 +67,7 @@ class Built:
         self.checkpoint = folder / "checkpoint"
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            write(str(self.checkpoint), request_of(RECIPE, TINY[name]))
+            write(str(self.checkpoint), request_of(*TINY[name]))
             self.package: Package = build(
                 str(self.checkpoint), validate=False, store=Store(folder / "store")
             ).package
@@ -65,7 +79,9 @@ class Built:
 
     def errors(self, prompt: str = PROMPT, steps: int = 4, **options: Any) -> tuple[float, float]:
         """Return the errors of the last latents, in their deviation, and of the frames, from 0 to 1."""
-        session, last = self.session, list[Any]()
+        session, last, given = self.session, list[Any](), dict[str, Any]()
+        if isinstance(session, ImageToVideoSession):
+            given = {"initial": session.read(IMAGE)}
         chosen = session.options(seed=7, steps=steps, **options)
         options["num_frames"] = options.pop("frames")
 
@@ -74,14 +90,15 @@ class Built:
             return values
 
         expected = self.pipeline(
-            prompt,
+            prompt=prompt,
+            **({"image": IMAGE} if given else {}),
             generator=torch.Generator().manual_seed(7),
             num_inference_steps=steps,
             output_type="np",
             callback_on_step_end=note,
             **options,
         ).frames[0]
-        *_, sample = session.denoise(session.conditions(prompt, chosen), chosen)
+        *_, sample = session.denoise(session.conditions(prompt, chosen), chosen, **given)
         values = session.values_of(sample, chosen).transpose(0, 2, 3, 1)
         assert values.shape == expected.shape
         of_latents = np.abs(sample - last[0]).max() / last[0].std()
@@ -196,17 +213,13 @@ def test_a_forgotten_frame_or_boundary_is_noticed(
     assert wan.errors(**SMALL)[1] > 0.01
 
 
-@pytest.mark.parametrize("name", ["2.2"])
-def test_options_that_are_left_out_are_those_of_diffusers(
-    name: str, built: Callable[[str], Built]
-) -> None:
-    made = built(name)
-    known = inspect.signature(type(made.pipeline).__call__).parameters
-    usual = made.session.options()
+def test_options_that_are_left_out_are_those_of_diffusers(wan: Built) -> None:
+    known = inspect.signature(type(wan.pipeline).__call__).parameters
+    usual = wan.session.options()
     names = {"num_inference_steps": "steps", "num_frames": "frames"}
     for name in ("num_inference_steps", "num_frames", "guidance_scale", "height", "width"):
         assert getattr(usual, names.get(name, name)) == known[name].default
-    assert made.session.options().seed != usual.seed  # random
+    assert wan.session.options().seed != usual.seed  # random
 
 
 def test_tokens_are_those_of_diffusers(wan: Built) -> None:
@@ -315,6 +328,57 @@ def test_mp4_without_pyav_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(GenerationError, match=r"PyAV, which writes MP4, is not installed"):
         video.check_file("cat.mp4")
     video.check_file("cat.gif")
+
+
+# --- images --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def animator(built: Callable[[str], Built]) -> Built:
+    """A pipeline that draws videos of images."""
+    return built("2.2 from an image")
+
+
+def test_run_writes_a_video_of_an_image(animator: Built, tmp_path: Path) -> None:
+    image, output = tmp_path / "cat.png", tmp_path / "cat.gif"
+    IMAGE.save(image)
+    words = ["--prompt", "a cat", "-o", str(output), *WORDS, "--image", str(image)]
+    assert cli.main(["run", str(animator.package.path), *words]) == 0
+    with Image.open(output) as gif:
+        assert (gif.n_frames, gif.size) == (5, (32, 16))
+    one, other = (
+        animator.session.draw("a cat", image=given, seed=3, steps=2, **SMALL).pixels
+        for given in (IMAGE, Image.new("RGB", (32, 16)))
+    )
+    assert np.abs(one.astype(int) - other).max() > 5
+
+
+def test_a_video_without_an_image_is_refused(
+    animator: Built, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(GenerationError, match="begin with an image, and there is none"):
+        animator.session.draw("a cat", **SMALL)
+    words = ["--prompt", "a cat", "--output", "cat.gif"]
+    assert cli.main(["run", str(animator.package.path), *words]) == 1
+    assert "--image is given 0 times; expected one image" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "message"),
+    [
+        ("model_index.json", {"expand_timesteps": True}, "reads a time for each patch"),
+        ("transformer/config.json", {"image_dim": 8}, "has no image_encoder, and a transformer"),
+        ("transformer/config.json", {"pos_embed_seq_len": 5}, "the states of a last image too"),
+        ("transformer/config.json", {"in_channels": 4}, "reads 4 channels; expected 12"),
+    ],
+)
+def test_other_models_of_images_are_refused(
+    name: str, values: dict[str, Any], message: str, animator: Built, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(animator.checkpoint, tmp_path / "checkpoint"))
+    changed(folder, name, **values)
+    with pytest.raises(PlanError, match=message):
+        check(open_checkpoint(str(folder)), Request())
 
 
 # --- checkpoints ---------------------------------------------------------------------------------
