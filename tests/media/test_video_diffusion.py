@@ -32,6 +32,7 @@ from qeff_zoo.sessions import (
 )
 from qeff_zoo.store import Store
 from qeff_zoo.tasks.video_diffusion import video
+from qeff_zoo.validation.reference.pipelines import embeds_of
 from qeff_zoo.validation.reference.tiny_pipelines import write
 from qeff_zoo.validation.tiny_models import request_of
 
@@ -89,9 +90,12 @@ class Built:
             last[:] = [values["latents"].numpy()]
             return values
 
+        texts: dict[str, Any] = {"prompt": prompt}
+        if given:
+            negative = options.pop("negative_prompt", None)
+            texts = {"image": IMAGE, **embeds_of(self.pipeline, prompt, negative)}
         expected = self.pipeline(
-            prompt=prompt,
-            **({"image": IMAGE} if given else {}),
+            **texts,
             generator=torch.Generator().manual_seed(7),
             num_inference_steps=steps,
             output_type="np",

@@ -16,6 +16,7 @@ import qeff_zoo
 from qeff_zoo import pipeline, qefficient, registry
 from qeff_zoo.errors import GenerationError, PlanError, UnsupportedModelError
 from qeff_zoo.validation import tiny_models
+from qeff_zoo.validation.reference.pipelines import embeds_of
 
 pytestmark = [
     pytest.mark.turns(2),
@@ -63,9 +64,8 @@ def test_videos_are_those_of_diffusers(name: str, wan: Callable[[str], tuple[Any
     output = found(prompt=PROMPT, generator=torch.manual_seed(42), **options)
     painter: Any = diffusers.DiffusionPipeline.from_pretrained(checkpoint)
     painter.set_progress_bar_config(disable=True)
-    (expected,) = painter(
-        prompt=PROMPT, generator=torch.Generator().manual_seed(42), **options
-    ).frames
+    texts = embeds_of(painter, PROMPT, None) if image else {"prompt": PROMPT}
+    (expected,) = painter(**texts, generator=torch.Generator().manual_seed(42), **options).frames
     assert output.images.shape == (1, 5, 16, 32, 3)
     assert np.abs(output.images[0] - expected).max() <= 1.01 / 255
     modules = [*(["vae_encoder"] if image else []), "transformer", "vae_decoder"]

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 from torch.overrides import TorchFunctionMode
 
-from qeff_zoo.validation.reference.pipelines import with_image
+from qeff_zoo.validation.reference.pipelines import embeds_of, with_image
 from qeff_zoo.validation.reference.runs import Answers, tick
 from qeff_zoo.validation.trial.faults import Fault
 
@@ -150,6 +150,8 @@ class PipelineReference(Answers):
         if "pixels" in case and "frames" in case:
             pixels = self._arrays[case["pixels"]]
             initial = {"image": Image.fromarray(255 - pixels if inverted else pixels)}
+            initial |= embeds_of(pipeline, case["prompt"], case["negative_prompt"])
+            names = [name for name in names if "prompt" not in name]
         elif "pixels" in case:
             pipeline = with_image(pipeline, masked="mask" in case)
             initial = self._initial(case, pipeline, inverted=inverted)
