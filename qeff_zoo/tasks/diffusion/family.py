@@ -9,7 +9,7 @@ import numpy as np
 
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.runtime.program import Array
-from qeff_zoo.tasks.diffusion.options import ImageOptions
+from qeff_zoo.tasks.diffusion.options import ImageOptions, VideoOptions
 
 #: Inputs of the model that removes noise for one text, by name; the first axis is 1.
 Conditions: TypeAlias = Mapping[str, Array]
@@ -261,6 +261,32 @@ class FlowFamily(Family[OptionsT]):
     def _scale_and_shift(self) -> tuple[Any, Any]:
         scale, _ = super()._scale_and_shift()
         return scale, np.float32(self.components["vae"].get("shift_factor") or 0)
+
+
+class VideoFamily(FlowFamily[VideoOptions]):
+    """A family of pipelines that draw videos."""
+
+    #: Default number of frames.
+    frames: ClassVar[int]
+
+    @property
+    def frame_factor(self) -> int:
+        """Frames for each latent but the first, which has one."""
+        raise NotImplementedError
+
+    @property
+    def frame_rate(self) -> int:
+        """Frames per second of the training."""
+        raise NotImplementedError
+
+    def channels_of(self, mean: Array, options: VideoOptions) -> Array:
+        """Return the channels of an image that the model reads after those of noise, for models that read one.
+
+        Args:
+            mean: Mean of the latents of a video whose first frame is the image, and whose others are gray.
+            options: Options of the video.
+        """
+        raise NotImplementedError
 
 
 def run_with_channels(

@@ -14,11 +14,8 @@ from qeff_zoo.runtime.program import Array, Program
 from qeff_zoo.tasks.diffusion.initial_image import InitialImage
 from qeff_zoo.tasks.diffusion.options import VideoOptions
 from qeff_zoo.tasks.video_diffusion.image_to_video import NAME
-from qeff_zoo.tasks.video_diffusion.session import (
-    GeneratedVideo,
-    TextToVideoSession,
-    carried_over,
-)
+from qeff_zoo.tasks.video_diffusion.session import TextToVideoSession, carried_over
+from qeff_zoo.tasks.video_diffusion.video import GeneratedVideo
 
 
 class ImageToVideoSession(TextToVideoSession):
@@ -116,5 +113,4 @@ class ImageToVideoSession(TextToVideoSession):
             found = program.run({"pixel_values": later if number else pixels, **features})
             features = carried_over(found)
             means.append(found["mean"])
-        found_channels: Array = self.family.channels_of(np.concatenate(means, axis=2), options)
-        return found_channels
+        return self.family.channels_of(np.concatenate(means, axis=2), options)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from qeff_zoo.runtime.program import Array
-from qeff_zoo.tasks.diffusion.family import Conditions
+from qeff_zoo.tasks.diffusion.family import Conditions, VideoFamily
 from qeff_zoo.tasks.diffusion.initial_image import InitialImage
 from qeff_zoo.tasks.diffusion.noise import NoiseGenerator
 from qeff_zoo.tasks.diffusion.options import VideoOptions
@@ -34,6 +34,7 @@ class TextToVideoSession(PipelineSession[VideoOptions]):
         >>> video.write("cat.mp4")  # doctest: +SKIP
     """
 
+    family: VideoFamily
     task = NAME
     options_type = VideoOptions
     results = "Videos"

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from qeff_zoo.runtime.program import Array
-from qeff_zoo.tasks.diffusion.family import Conditions, Encodes, FlowFamily, Run
+from qeff_zoo.tasks.diffusion.family import Conditions, Encodes, Run, VideoFamily
 from qeff_zoo.tasks.diffusion.options import VideoOptions
 
 _TOKENS = 512  # of a prompt
@@ -24,14 +24,14 @@ _LEAST_UNIT = 16  # which diffusers requires of every model
 SECOND = "transformer_2"
 
 
-class Wan(FlowFamily[VideoOptions]):
+class Wan(VideoFamily):
     """See `Family`."""
 
     steps = 50
     guidance_scale = 5.0
     pads_prompts = False
     lengths: ClassVar[Mapping[str, int]] = {"text_encoder": _TOKENS}
-    frames: ClassVar[int] = 81
+    frames = 81
 
     @property
     def vae_factor(self) -> int:

@@ -64,12 +64,7 @@ class WanImage(Wan):
         return {**self.decoder_sizes(), **{name: side // self.vae_factor for name, side in sides}}
 
     def channels_of(self, mean: Array, options: VideoOptions) -> Array:
-        """Return the channels of the mask and of an image that the transformers read after those of noise.
-
-        Args:
-            mean: Mean of the latents of a video whose first frame is the image, and whose others are gray.
-            options: Options of the video.
-        """
+        """Return the channels of a mask of the first frame, and of the latents of an image."""
         latents = self.sample_of(mean, options)
         mask = np.zeros((1, self.frame_factor, *latents.shape[2:]), np.float32)
         mask[:, :, 0] = 1
