@@ -79,6 +79,7 @@ COMPANIONS = (
     "scheduler/scheduler_config.json",
     "text_encoder*/config.json",
     "image_encoder/config.json",
+    "image_processor/preprocessor_config.json",
     "unet/config.json",
     "transformer*/config.json",
     "vae/config.json",

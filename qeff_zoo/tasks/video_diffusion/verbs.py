@@ -27,8 +27,8 @@ class DrawVideos(Run):
         """Check the outputs before the package is opened."""
         if not self.arguments.output:
             raise GenerationError(
-                "A video has no place to go; expected a file for each prompt. Add --output film.mp4, film.gif or "
-                "film-%03d.png."
+                "A video has no place to go; expected a file for each prompt. Add --output video.mp4, video.gif or "
+                "video-%03d.png."
             )
         for path in self.arguments.output:
             check_file(path)

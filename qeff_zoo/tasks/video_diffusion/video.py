@@ -40,7 +40,7 @@ class GeneratedVideo:
         """Write the video to a file, or its frames to numbered files; an interrupted write leaves the old content.
 
         Args:
-            path: File that ends with .mp4 or .gif, or images such as film-%03d.png.
+            path: File that ends with .mp4 or .gif, or images such as video-%03d.png.
             fps: Frames per second; None for those of the training.
 
         Raises:
@@ -83,7 +83,7 @@ def check_file(path: str | Path) -> None:
     if suffix == ".png" and not _NUMBER.fullmatch(Path(path).name):
         raise GenerationError(
             f"Cannot write the frames of a video to {str(path)!r}: they are several images. Expected a name with the "
-            "place of their numbers, such as film-%03d.png. Rename it, or write a .gif or an .mp4."
+            "place of their numbers, such as video-%03d.png. Rename it, or write a .gif or an .mp4."
         )
     if suffix == ".mp4" and find_spec("av") is None:
         raise GenerationError(
