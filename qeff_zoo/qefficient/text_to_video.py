@@ -44,7 +44,7 @@ class QEffWanPipeline(QEffPipeline):
     tokens_of = "text_encoder"
 
     @classmethod
-    def from_pretrained(
+    def from_pretrained(  # type: ignore[override]  # QEfficient's order
         cls,
         pretrained_model_name_or_path: str | os.PathLike[str],
         use_unified: bool = True,

@@ -266,7 +266,8 @@ class TextToImageSession(PipelineSession[ImageOptions]):
             if known is None or mask is None:
                 return drawn
             kept = known if call == last else scheduler.noisy(known, noise, call + 1)
-            return (1 - mask) * kept + mask * drawn
+            whole: Array = (1 - mask) * kept + mask * drawn
+            return whole
 
         yield from self._steps(
             scheduler,

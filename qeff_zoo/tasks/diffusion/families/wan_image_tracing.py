@@ -119,7 +119,7 @@ def _features(vae: Any) -> list[Tensor]:
     device = next(vae.parameters()).device
     module = EncodeFrames(vae, ())
     _, *first = module(_example(vae, 1).to(device))
-    every = [None] * vae._cached_conv_counts["encoder"]
+    every: list[Any] = [None] * vae._cached_conv_counts["encoder"]
     every[: len(first)] = first
     pixels = _example(vae, vae.config.scale_factor_temporal).to(device)
     if vae.config.patch_size is not None:
