@@ -30,6 +30,8 @@ if TYPE_CHECKING:
         QEFFAutoModelForSpeechSeq2Seq,
         QEffAutoPeftModelForCausalLM,
         QEffFluxPipeline,
+        QEffWanImageToVideoPipeline,
+        QEffWanPipeline,
     )
 
 __all__ = [
@@ -50,6 +52,8 @@ __all__ = [
     "QEffAutoLoraModelForCausalLM",
     "QEffAutoPeftModelForCausalLM",
     "QEffFluxPipeline",
+    "QEffWanImageToVideoPipeline",
+    "QEffWanPipeline",
     "StoreError",
     "UnsupportedModelError",
     "ZooError",

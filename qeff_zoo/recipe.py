@@ -20,7 +20,8 @@ from qeff_zoo.recipe_media import SubModels as SubModels
 #: Role of a program in its package.
 Role: TypeAlias = Literal[
     "decoder", "encoder", "vision", "tiles", "frames", "audio", "heads", "draft", "assistant", "alignment",
-    "text_encoder", "text_encoder_2", "text_encoder_3", "unet", "transformer", "vae_encoder", "vae_decoder",
+    "text_encoder", "text_encoder_2", "text_encoder_3", "unet", "transformer", "transformer_2", "vae_encoder",
+    "vae_encoder_next", "vae_decoder", "vae_decoder_next", "image_encoder",
 ]  # fmt: skip
 
 
@@ -111,10 +112,12 @@ class Pipeline:
     Args:
         family: Module of `qeff_zoo.tasks.diffusion.families` that traces and runs it; a manifest records the name.
         components: Class of each component whose weights a package has, by its folder.
+        optional: Folders of components that checkpoints may lack.
     """
 
     family: str
     components: Mapping[str, str]
+    optional: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -344,6 +347,8 @@ DECODER_SHAPES: Mapping[str, Shape] = {
 }
 #: Profiles of image models, whose image size the checkpoint's processor sets.
 IMAGE_SHAPES: Mapping[str, Shape] = {"latency": Shape(), "throughput": Shape(batch_size=8)}
+#: Profile of pipelines that draw videos, one at a time.
+VIDEO_SHAPES: Mapping[str, Shape] = {"latency": Shape()}
 #: Lengths of generated text about an image: a line of text, a caption, or with "long" a page.
 CAPTION_SHAPES: Mapping[str, Shape] = {
     "latency": Shape(prefill_seq_len=16, ctx_len=512),

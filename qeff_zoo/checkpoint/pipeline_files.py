@@ -90,7 +90,10 @@ def folders_of(config: Mapping[str, Any]) -> tuple[str, ...]:
     if COMPONENTS not in config:
         return ()
     pipeline = find_recipe(config["model_type"]).pipeline
-    return tuple(pipeline.components) if pipeline else ()
+    if pipeline is None:
+        return ()
+    absent = {*pipeline.optional} - config[COMPONENTS].keys()
+    return tuple(folder for folder in pipeline.components if folder not in absent)
 
 
 def weight_entries(config: Mapping[str, Any], files: Files) -> dict[str, str]:

@@ -429,6 +429,7 @@ def _add_run(commands: Any) -> None:
         help="video: file (MP4, WebM, GIF, …), its URL, or folder of frames; repeatable",
     )
     parser.add_argument(
+        "-o",
         "--output",
         action="append",
         default=[],
@@ -450,6 +451,12 @@ def _add_run(commands: Any) -> None:
         help="scale of an image's guidance by its prompt (default: the pipeline's)",
     )
     parser.add_argument(
+        "--guidance-scale-2",
+        type=float,
+        metavar="X",
+        help="scale of a video's guidance in the steps of the second transformer (default: --guidance-scale)",
+    )
+    parser.add_argument(
         "--true-cfg-scale",
         type=float,
         metavar="X",
@@ -463,6 +470,15 @@ def _add_run(commands: Any) -> None:
     )
     parser.add_argument(
         "--width", type=int, metavar="N", help="width of an image in pixels (default: the model's)"
+    )
+    parser.add_argument(
+        "--frames", type=int, metavar="N", help="number of frames of a video (default: the model's)"
+    )
+    parser.add_argument(
+        "--fps",
+        type=float,
+        metavar="X",
+        help="frames per second of the file of a video (default: the model's)",
     )
     parser.add_argument(
         "--mask",

@@ -80,6 +80,8 @@ _MODULES: Mapping[str, str] = {
     "keypoint-detection": "keypoint_detection.task",
     "mask-generation": "mask_generation.task",
     "text-to-image": "diffusion.text_to_image",
+    "text-to-video": "video_diffusion.text_to_video",
+    "image-to-video": "video_diffusion.image_to_video",
 }
 NAMES = tuple(_MODULES)
 #: Example input of a prompt, by the role of the program that encodes it.
@@ -294,7 +296,7 @@ def computed_by(architecture: str, recipe: Recipe) -> str | None:
         architecture: Class name, one of the recipe's.
         recipe: Recipe of its `model_type`.
     """
-    if recipe.media:  # the suffix may be that of a class for text alone
+    if recipe.media or recipe.pipeline:  # the suffix may be that of another task's class
         return recipe.task
     reads = find(recipe.task).reads
     alike = (one for one in map(find, NAMES) if one.reads == reads and not one.on_request)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from qeff_zoo.qefficient.lora import QEffAutoLoraModelForCausalLM, QEffAutoPeftModelForCausalLM
     from qeff_zoo.qefficient.speech import QEFFAutoModelForSpeechSeq2Seq
     from qeff_zoo.qefficient.text_to_image import QEffFluxPipeline
+    from qeff_zoo.qefficient.text_to_video import QEffWanImageToVideoPipeline, QEffWanPipeline
     from qeff_zoo.qefficient.vision import QEFFAutoModelForImageTextToText
 
 __all__ = [
@@ -37,6 +38,8 @@ __all__ = [
     "QEffAutoLoraModelForCausalLM",
     "QEffAutoPeftModelForCausalLM",
     "QEffFluxPipeline",
+    "QEffWanImageToVideoPipeline",
+    "QEffWanPipeline",
     "cloud_ai_100_exec_kv",
     "compile",
     "export",
@@ -56,6 +59,7 @@ _MODULES = {
     "lora": ("QEffAutoLoraModelForCausalLM", "QEffAutoPeftModelForCausalLM"),
     "speech": ("QEFFAutoModelForSpeechSeq2Seq",),
     "text_to_image": ("QEffFluxPipeline",),
+    "text_to_video": ("QEffWanImageToVideoPipeline", "QEffWanPipeline"),
     "vision": ("QEFFAutoModelForImageTextToText",),
 }
 

@@ -96,13 +96,14 @@ _CUSTOM_OPS = (
     "Nothing replaces it: transformers' own code is traced, and a target lowers its ops. `qeff-zoo new MODEL` drafts a "
     "recipe for a model that has none; see CONTRIBUTING.md."
 )
-_DIFFUSERS = "Of diffusion models there is `QEffFluxPipeline`; videos are not supported. Keep QEfficient for them."
+_DIFFUSERS = (
+    "Of diffusion models there is `QEffFluxPipeline`, and of videos `QEffWanPipeline` and "
+    "`QEffWanImageToVideoPipeline`. Use these, or keep QEfficient."
+)
 #: What to use in place of a module or a name, by its path or the longest beginning of it.
 INSTEAD: Mapping[str, str] = MappingProxyType(
     {
         "": "See docs/from-qefficient.md for what there is.",
-        "QEffWanImageToVideoPipeline": _DIFFUSERS,
-        "QEffWanPipeline": _DIFFUSERS,
         "base": _CUSTOM_OPS,
         "customop": _CUSTOM_OPS,
         "diffusers": _DIFFUSERS,

@@ -100,7 +100,11 @@ def request_of(recipe: Recipe, tiny: Tiny, seed: int = 0) -> dict[str, Any]:
     assert recipe.pipeline, f"{recipe.model_type} is no pipeline"
     return {
         "name": recipe.model_type,
-        "classes": dict(recipe.pipeline.components),
+        "classes": {
+            folder: kind
+            for folder, kind in recipe.pipeline.components.items()
+            if folder in tiny.config
+        },
         "config": dict(tiny.config),
         "seed": seed,
     }

@@ -45,10 +45,11 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),
 ]
 
-EVERY = [one.model_type for one in registry.list_recipes() if one.pipeline]
+EVERY = [one for one in registry.list_recipes() if one.pipeline]
+OF_IMAGES = [one.model_type for one in EVERY if one.task == "text-to-image"]
 #: Pipelines that draw masked parts alone, and the others.
-INPAINTING = [name for name in EVERY if name.endswith("InpaintPipeline")]
-PIPELINES = [name for name in EVERY if name not in INPAINTING]
+INPAINTING = [name for name in OF_IMAGES if name.endswith("InpaintPipeline")]
+PIPELINES = [name for name in OF_IMAGES if name not in INPAINTING]
 PROMPT = "A red cat on the house, 3 dogs & thé rain"
 LONG = "the cat and the dog in the house " * 12
 
@@ -178,7 +179,7 @@ def test_images_are_those_of_diffusers(
     chosen = session.options(seed=7, steps=3, **given)
     *_, last = session.denoise(session.conditions(PROMPT, chosen), chosen)
     np.testing.assert_allclose(last, latents, atol=3e-5 * float(latents.std()))
-    image = session.image_of(last, chosen).transpose(1, 2, 0)
+    image = session.values_of(last, chosen).transpose(1, 2, 0)
     np.testing.assert_allclose(image, pixels, atol=1e-4)
     drawn = session.draw(PROMPT, seed=7, steps=3, **given).pixels
     assert np.abs(drawn.astype(int) - (pixels * 255).round().astype(int)).max() <= 1
@@ -254,7 +255,7 @@ def compare(made: Built, steps: int, *, masked: bool, **options: Any) -> tuple[f
     assert initial
     encoded = session.encode(initial.prepared(height, width, blur or 0))
     *_, last = session.denoise(session.conditions(PROMPT, chosen), chosen, encoded)
-    drawn = session.image_of(last, chosen).transpose(1, 2, 0)
+    drawn = session.values_of(last, chosen).transpose(1, 2, 0)
     return np.abs(last - latents).max() / latents.std(), np.abs(drawn - pixels).max()
 
 
@@ -703,10 +704,9 @@ def test_weights_of_a_package_are_those_of_all_components(sd: Built) -> None:
 
 def test_core_names_no_pipeline() -> None:
     """A further pipeline is a recipe and a family: nothing else names one."""
-    families = {one.pipeline.family for one in registry.list_recipes() if one.pipeline} - {
-        "stable_diffusion"
-    }
+    names = {one.model_type for one in EVERY}
+    names |= {one.pipeline.family for one in EVERY if one.pipeline} - {"stable_diffusion"}
+    quoted = re.compile(rf'"({"|".join(sorted(names))})(?![a-z])')
     for path in (ROOT / "qeff_zoo").rglob("*.py"):
         if path.parent.name != "families":
-            text = path.read_text()
-            assert not [one for one in (*EVERY, *families) if f'"{one}' in text], path
+            assert not quoted.search(path.read_text()), path

@@ -441,8 +441,8 @@ def test_names_below_the_top_are_found(module: str, name: str) -> None:
 @pytest.mark.parametrize(
     ("code", "instead"),
     [
-        ("from {} import QEffWanPipeline", "videos are not supported"),
         ("import {}.diffusers.pipelines.flux", "there is `QEffFluxPipeline`"),
+        ("import {}.diffusers.pipelines.wan", "and of videos `QEffWanPipeline`"),
         ("from {}.customop import CustomRMSNormAIC", "`qeff-zoo new MODEL` drafts a recipe"),
         (
             "import {}.transformers.models.llama.modeling_llama",

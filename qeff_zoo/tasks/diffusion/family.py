@@ -3,16 +3,18 @@
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Protocol, TypeAlias
+from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
 from qeff_zoo.errors import GenerationError
 from qeff_zoo.runtime.program import Array
-from qeff_zoo.tasks.diffusion.options import ImageOptions
+from qeff_zoo.tasks.diffusion.options import ImageOptions, VideoOptions
 
 #: Inputs of the model that removes noise for one text, by name; the first axis is 1.
 Conditions: TypeAlias = Mapping[str, Array]
+#: Options of a run: those of an image, or of a video.
+OptionsT = TypeVar("OptionsT", bound=ImageOptions)
 #: Runs a program.
 Run: TypeAlias = Callable[[Mapping[str, Array]], Mapping[str, Array]]
 
@@ -24,15 +26,18 @@ class Encodes(Protocol):
         """Return the outputs of the encoder for a text; the first axis is 1."""
 
 
-class Family:
+class Family(Generic[OptionsT]):
     """A family of pipelines; the module of a family defines `FAMILY`, a subclass.
 
     Args:
         config: Configuration of the pipeline, with those of its components.
     """
 
-    #: Role of the program that removes noise.
+    #: Role of the program that removes noise, and name of its input that has the sample.
     denoiser: ClassVar[str]
+    sample_name: ClassVar[str] = "sample"
+    #: Whether prompts are padded to the length that their encoder reads.
+    pads_prompts: ClassVar[bool] = True
     #: Default number of steps, and default scale of guidance.
     steps: ClassVar[int]
     guidance_scale: ClassVar[float]
@@ -77,6 +82,14 @@ class Family:
         sides = {"latent_height": height, "latent_width": width}
         return {"batch_size": 2, "seq_len": [*tokens.values()][-1], **sides}
 
+    def decoder_sizes(self) -> dict[str, int]:
+        """Return sizes of the decoder of the VAE for one default image beside those of latents, by symbol."""
+        return {}
+
+    def encoder_sizes(self) -> dict[str, int]:
+        """Return sizes of the encoder of the VAE for one default image beside those of the image, by symbol."""
+        return {}
+
     @property
     def scheduler(self) -> Mapping[str, Any]:
         """Configuration of the scheduler, as the pipeline changes it."""
@@ -87,7 +100,7 @@ class Family:
         """Return why the model that removes noise cannot be built, a phrase each that follows the checkpoint's name."""
         return []
 
-    def check(self, options: ImageOptions) -> None:
+    def check(self, options: OptionsT) -> None:
         """Refuse options that the pipeline does not have.
 
         Raises:
@@ -120,7 +133,7 @@ class Family:
                 "both, or use a checkpoint that draws images of texts."
             )
 
-    def check_initial_image(self, options: ImageOptions, *, has_mask: bool) -> None:
+    def check_initial_image(self, options: OptionsT, *, has_mask: bool) -> None:
         """Refuse options of an initial image that leave no step, or that the pipeline does not have.
 
         Args:
@@ -145,16 +158,24 @@ class Family:
                 f"mask_blur is {options.mask_blur!r}, and there is no mask; expected one. Give a mask, or leave it out."
             )
 
-    def skipped_steps(self, options: ImageOptions) -> int:
+    def skipped_steps(self, options: OptionsT) -> int:
         """Return the number of first steps that an initial image leaves out."""
         assert options.strength is not None
         return options.steps - min(int(options.steps * options.strength), options.steps)
 
-    def is_guided(self, options: ImageOptions) -> bool:
+    def denoiser_at(self, timestep: float) -> str:
+        """Return the role of the program that removes noise at a timestep."""
+        return self.denoiser
+
+    def cleaned(self, text: str) -> str:
+        """Return a prompt as its encoder's tokenizer reads it."""
+        return text
+
+    def is_guided(self, options: OptionsT) -> bool:
         """Whether a step also predicts noise without the prompt."""
         return options.guidance_scale > 1
 
-    def noise_shape(self, options: ImageOptions) -> tuple[int, ...]:
+    def noise_shape(self, options: OptionsT) -> tuple[int, ...]:
         """Return the shape of the noise that an image begins with."""
         raise NotImplementedError
 
@@ -168,7 +189,7 @@ class Family:
         raise NotImplementedError
 
     def encode_negative(
-        self, encoders: Mapping[str, Encodes], options: ImageOptions, positive: Conditions
+        self, encoders: Mapping[str, Encodes], options: OptionsT, positive: Conditions
     ) -> Conditions:
         """Return the conditions of the negative prompt, by default an empty text.
 
@@ -179,11 +200,11 @@ class Family:
         """
         return self.encode(encoders, options.negative_prompt or "")
 
-    def schedule(self, options: ImageOptions) -> dict[str, Any]:
+    def schedule(self, options: OptionsT) -> dict[str, Any]:
         """Return further arguments of `schedulers.open_scheduler`."""
         return {}
 
-    def begin(self, noise: Array, options: ImageOptions) -> Array:
+    def begin(self, noise: Array, options: OptionsT) -> Array:
         """Return the sample that an image begins with, in the form that the model takes."""
         return noise
 
@@ -193,7 +214,7 @@ class Family:
         sample: Array,
         timestep: float,
         conditions: Sequence[Conditions],
-        options: ImageOptions,
+        options: OptionsT,
     ) -> Array:
         """Return the output of the model for a step, guided if there are conditions of a negative prompt.
 
@@ -206,12 +227,12 @@ class Family:
         """
         raise NotImplementedError
 
-    def sample_of(self, latents: Array, options: ImageOptions) -> Array:
+    def sample_of(self, latents: Array, options: OptionsT) -> Array:
         """Return a sample without noise from the latents of an image, the reverse of `latents_of`."""
         scale, shift = self._scale_and_shift()
         return self.begin(scale * (latents - shift), options)
 
-    def latents_of(self, sample: Array, options: ImageOptions) -> Array:
+    def latents_of(self, sample: Array, options: OptionsT) -> Array:
         """Return the input of the VAE's decoder from the last sample."""
         scale, shift = self._scale_and_shift()
         latents: Array = sample / scale + shift
@@ -223,13 +244,14 @@ class Family:
         return np.float32(config.get("scaling_factor", 0.18215)), np.float32(0)
 
 
-class FlowFamily(Family):
+class FlowFamily(Family[OptionsT]):
     """A family of pipelines whose transformer predicts a velocity, which is integrated over latents with a shift."""
 
     denoiser = "transformer"
+    sample_name = "hidden_states"
     steps = 28
 
-    def skipped_steps(self, options: ImageOptions) -> int:
+    def skipped_steps(self, options: OptionsT) -> int:
         """Return the number of first steps that an initial image leaves out; parts of a step run as a whole."""
         assert options.strength is not None
         if not options.strength:
@@ -241,17 +263,46 @@ class FlowFamily(Family):
         return scale, np.float32(self.components["vae"].get("shift_factor") or 0)
 
 
-def run_with_channels(run: Run, channels: Array, feeds: Mapping[str, Array]) -> Mapping[str, Array]:
+class VideoFamily(FlowFamily[VideoOptions]):
+    """A family of pipelines that draw videos."""
+
+    #: Default number of frames.
+    frames: ClassVar[int]
+
+    @property
+    def frame_factor(self) -> int:
+        """Frames for each latent but the first, which has one."""
+        raise NotImplementedError
+
+    @property
+    def frame_rate(self) -> int:
+        """Frames per second of the training."""
+        raise NotImplementedError
+
+    def channels_of(self, mean: Array, options: VideoOptions) -> Array:
+        """Return the channels of an image that the model reads after those of noise, for models that read one.
+
+        Args:
+            mean: Mean of the latents of a video whose first frame is the image, and whose others are gray.
+            options: Options of the video.
+        """
+        raise NotImplementedError
+
+
+def run_with_channels(
+    run: Run, name: str, channels: Array, feeds: Mapping[str, Array]
+) -> Mapping[str, Array]:
     """Run a program whose sample has further channels, such as a mask.
 
     Args:
         run: Runs the program.
-        channels: Further channels of every row, (1, channels, height, width).
+        name: Name of the input that has the sample.
+        channels: Further channels of every row, (1, channels, …).
         feeds: Inputs of the program without them.
     """
-    sample = feeds["sample"]
+    sample = feeds[name]
     rows = np.repeat(channels, len(sample), axis=0)
-    return run({**feeds, "sample": np.concatenate([sample, rows], axis=1)})
+    return run({**feeds, name: np.concatenate([sample, rows], axis=1)})
 
 
 def run_guided(
@@ -284,7 +335,7 @@ def run_guided(
     return found
 
 
-def family_of(config: Mapping[str, Any], name: str) -> Family:
+def family_of(config: Mapping[str, Any], name: str) -> Family[Any]:
     """Return the family of a pipeline.
 
     Args:
@@ -292,5 +343,5 @@ def family_of(config: Mapping[str, Any], name: str) -> Family:
         name: Module of the family.
     """
     module = importlib.import_module(f"qeff_zoo.tasks.diffusion.families.{name}")
-    family: Family = module.FAMILY(config)
+    family: Family[Any] = module.FAMILY(config)
     return family

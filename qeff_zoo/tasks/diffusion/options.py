@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of an image that a text becomes, and the image."""
+"""Options of images and videos that texts become, and the images."""
 
 import math
 import operator
@@ -61,9 +61,9 @@ class ImageOptions:
                     f"The {name} of an image is {side}; expected a multiple of {unit} pixels, which the model's levels "
                     f"and its VAE divide it by. Choose {near}."
                 )
-        for name in ("guidance_scale", "true_cfg_scale"):
-            scale = getattr(self, name)
-            if not (isinstance(scale, int | float) and math.isfinite(scale) and scale >= 0):
+        for name in ("guidance_scale", "true_cfg_scale", "guidance_scale_2"):
+            scale = getattr(self, name, None)
+            if scale is not None and not (_is_number(scale) and scale >= 0):
                 raise GenerationError(
                     f"{name} is {scale!r}; expected a number of 0 or more. Correct it, or leave it out."
                 )
@@ -73,6 +73,65 @@ class ImageOptions:
                 raise GenerationError(
                     f"{name} is {value!r}; expected a number from 0 to {most}. Correct it, or leave it out."
                 )
+
+    def refuse_initial_image(self) -> None:
+        """Refuse options of an initial image where there is none.
+
+        Raises:
+            GenerationError: There is such an option.
+        """
+        for name in ("strength", "mask_blur"):
+            if (value := getattr(self, name)) is not None:
+                raise GenerationError(
+                    f"{name} is {value!r}, and there is no initial image; expected one. Give an image, or leave it out."
+                )
+
+
+@dataclass(frozen=True, kw_only=True)
+class VideoOptions(ImageOptions):
+    """Options of a video, whose frames have those of an image.
+
+    Args:
+        frames: Number of frames.
+        guidance_scale_2: Scale of guidance in the steps of the second model, for pipelines with two; None for that of
+            the first.
+    """
+
+    frames: int
+    guidance_scale_2: float | None = None
+
+    def check_frames(self, every: int, most: int) -> None:
+        """Refuse numbers of frames that the VAE does not decode.
+
+        Args:
+            every: Number of frames of each latent but the first, which has one.
+            most: Largest number of frames.
+
+        Raises:
+            GenerationError: The number is out of its range, or none of the VAE's.
+        """
+        _require_integer("frames", self.frames, 1, most)
+        if (self.frames - 1) % every:
+            near = 1 + round((self.frames - 1) / every) * every
+            raise GenerationError(
+                f"frames is {self.frames}; expected 1 more than a multiple of {every}, which the VAE decodes. Choose "
+                f"{near}."
+            )
+
+    def check_second_scale(self, *, has_second: bool) -> None:
+        """Refuse a scale for a second model that there is not.
+
+        Args:
+            has_second: Whether there is one.
+
+        Raises:
+            GenerationError: There is none.
+        """
+        if self.guidance_scale_2 is not None and not has_second:
+            raise GenerationError(
+                f"guidance_scale_2 is {self.guidance_scale_2!r}, and the pipeline has one transformer; expected "
+                "guidance_scale alone. Leave it out."
+            )
 
 
 def _is_number(value: Any) -> bool:

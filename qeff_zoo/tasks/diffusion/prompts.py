@@ -23,12 +23,22 @@ class Prompts:
         folder: Folder of the tokenizer.
         length: Number of tokens of every prompt; None for that of the tokenizer's settings.
         config: Configuration of the text encoder, whose positions limit the length.
+        clean: Function that returns a prompt as the tokenizer reads it.
+        padded: Whether prompts are padded to the length, which is otherwise their largest.
 
     Raises:
         PackageError: There is no tokenizer, or it has no padding token.
     """
 
-    def __init__(self, folder: Path, config: Mapping[str, Any], length: int | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        config: Mapping[str, Any],
+        length: int | None = None,
+        *,
+        clean: Callable[[str], str] = lambda text: text,
+        padded: bool = True,
+    ) -> None:
         tokenizer = Tokenizer.find(folder)
         settings = read_json(folder / "tokenizer_config.json")
         padding = tokenizer and tokenizer.token_named(None, ["pad_token"])
@@ -37,12 +47,13 @@ class Prompts:
                 f"{str(folder)!r} has no tokenizer with a padding token; expected one. Build or pull the package again."
             )
         self._tokenizer, self._padding = tokenizer, padding
+        self._clean, self._padded = clean, padded
         positions = int(config.get("max_position_embeddings") or 1 << 20)
-        #: Number of tokens of every prompt.
+        #: Largest number of tokens of a prompt, and that of a padded one.
         self.length = min(length or int(settings.get("model_max_length") or positions), positions)
 
     def encode(self, text: str, warn: Callable[[str], object]) -> Array:
-        """Return the tokens of a prompt, int64 (1, length).
+        """Return the tokens of a prompt, int64 (1, tokens).
 
         Args:
             text: The prompt.
@@ -55,6 +66,7 @@ class Prompts:
             raise GenerationError(
                 f"A prompt is {text!r:.100}; expected a text. Give a string, such as 'a cat'."
             )
+        text = self._clean(text)
         (found,) = self._tokenizer.encode_all([text], self.length, "right")
         if found.cut:
             whole = self._tokenizer.encode(text)
@@ -64,5 +76,5 @@ class Prompts:
                 f"The prompt has {len(whole):,} tokens, and the text encoder reads {self.length}; lost at its end: "
                 f"{shown!r}. Shorten the prompt."
             )
-        ids = [*found.ids, *[self._padding] * (self.length - len(found.ids))]
-        return np.array([ids], np.int64)
+        missing = self.length - len(found.ids) if self._padded else 0
+        return np.array([[*found.ids, *[self._padding] * missing]], np.int64)

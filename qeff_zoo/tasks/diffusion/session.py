@@ -1,46 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Session of a text-to-image package: texts in, and initial images with their masks; images out."""
 
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
-from functools import partial
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from qeff_zoo import registry
-from qeff_zoo.checkpoint.pipeline_files import read_pipeline
-from qeff_zoo.errors import GenerationError, PackageError
+from qeff_zoo.errors import GenerationError
 from qeff_zoo.media.images import ImageSource
-from qeff_zoo.runtime.program import Array, Program, require
-from qeff_zoo.tasks.diffusion.family import Conditions, Family, family_of, run_with_channels
+from qeff_zoo.runtime.program import Array
+from qeff_zoo.tasks.diffusion.family import Conditions
 from qeff_zoo.tasks.diffusion.initial_image import InitialImage, PreparedImage
 from qeff_zoo.tasks.diffusion.noise import NoiseGenerator
 from qeff_zoo.tasks.diffusion.options import LONGEST, GeneratedImage, ImageOptions
-from qeff_zoo.tasks.diffusion.prompts import Prompts
-from qeff_zoo.tasks.diffusion.schedulers import Scheduler, open_scheduler
-from qeff_zoo.tasks.diffusion.text_to_image import NAME, TOKENIZERS
-
-
-@dataclass(frozen=True)
-class TextEncoder:
-    """Text encoder of a package.
-
-    Args:
-        program: Opened program.
-        prompts: Tokenizer of the encoder.
-        warn: Function that gets a sentence for each text that is too long.
-    """
-
-    program: Program
-    prompts: Prompts
-    warn: Callable[[str], object]
-
-    def __call__(self, text: str) -> Mapping[str, Array]:
-        """Return the outputs of the encoder for a text; the first axis is 1."""
-        return self.program.run({"input_ids": self.prompts.encode(text, self.warn)})
+from qeff_zoo.tasks.diffusion.pipeline_session import PipelineSession, bytes_of, finite
+from qeff_zoo.tasks.diffusion.schedulers import Scheduler
+from qeff_zoo.tasks.diffusion.text_to_image import NAME
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -61,7 +37,7 @@ class EncodedImage:
     mask: Array | None = None
 
 
-class TextToImageSession:
+class TextToImageSession(PipelineSession[ImageOptions]):
     """An opened package of the task `text-to-image`.
 
     Args:
@@ -81,27 +57,8 @@ class TextToImageSession:
     """
 
     task = NAME
-
-    def __init__(self, folder: Path, program: Program, **programs: Program) -> None:
-        require(program, folder, self.task, {"latent_sample"}, {"sample"})
-        self.folder = folder
-        self.programs: dict[str, Program] = {"vae_decoder": program, **programs}
-        self.tokenizer = None  # of text generation
-        self.config = read_pipeline(_Small(folder))
-        pipeline = registry.find_recipe(self.config["model_type"]).pipeline
-        if pipeline is None:
-            raise PackageError(
-                f"{str(folder)!r} has the pipeline {self.config['model_type']!r}, which has no family; expected one of "
-                "diffusers' pipelines with a recipe. Build the package again."
-            )
-        self.family: Family = family_of(self.config, pipeline.family)
-        components = self.config["components"]
-        #: Tokenizers by the role of their encoder; their `length` may be set.
-        self.prompts = {
-            role: Prompts(folder / tokenizer, components[role], self.family.lengths.get(role))
-            for role, tokenizer in TOKENIZERS.items()
-            if role in self.programs
-        }
+    options_type = ImageOptions
+    results = "Images"
 
     def options(
         self, image_size: tuple[int, int] | None = None, *, has_mask: bool = False, **chosen: Any
@@ -117,34 +74,20 @@ class TextToImageSession:
         Raises:
             GenerationError: A value is out of its range, or the package reads no images.
         """
-        height, width = self.family.size
+        usual: dict[str, Any] = {}
         if image_size:
             self.require_encoder()
             unit = self.family.unit
             _require_drawable(image_size, chosen)
             height, width = (max(side - side % unit, unit) for side in image_size)
-        usual = {
-            "seed": int(np.random.SeedSequence().generate_state(1)[0]),
-            "steps": self.family.steps,
-            "guidance_scale": self.family.guidance_scale,
-            "height": height,
-            "width": width,
-        }
-        if image_size:
+            usual = {"height": height, "width": width}
             usual |= self.family.of_masks if has_mask else self.family.of_images
-        given = {name: value for name, value in chosen.items() if value is not None}
-        if unknown := given.keys() - {field.name for field in fields(ImageOptions)}:
-            known = ", ".join(field.name for field in fields(ImageOptions))
-            raise GenerationError(
-                f"Images have no option {min(unknown)!r}; expected {known}. Leave it out."
-            )
-        options = ImageOptions(**{**usual, **given})
-        self.family.check(options)
+        options = self._options(usual, chosen)
         self.family.check_inputs(has_mask=has_mask)
         if image_size:
             self.family.check_initial_image(options, has_mask=has_mask)
         else:
-            _refuse_without_image(options)
+            options.refuse_initial_image()
         return options
 
     def require_encoder(self) -> None:
@@ -248,28 +191,6 @@ class TextToImageSession:
             advance()
         return GeneratedImage(pixels=self.decode(samples[0], options), options=options)
 
-    def conditions(
-        self,
-        prompt: str,
-        options: ImageOptions,
-        warn: Callable[[str], object] = warnings.warn,
-    ) -> list[Conditions]:
-        """Return the conditions of the negative prompt, if the image is guided, and of the prompt.
-
-        Args:
-            prompt: The text.
-            options: Options of the image.
-            warn: Function that gets a sentence for each text that is too long.
-        """
-        encoders = {
-            role: TextEncoder(self.programs[role], prompts, warn)
-            for role, prompts in self.prompts.items()
-        }
-        positive = self.family.encode(encoders, prompt)
-        if not self.family.is_guided(options):
-            return [positive]
-        return [self.family.encode_negative(encoders, options, positive), positive]
-
     def encode(self, prepared: PreparedImage) -> EncodedImage:
         """Return an initial image as the encoder of the VAE returns it.
 
@@ -299,10 +220,6 @@ class TextToImageSession:
         scheduler = self._scheduler(options)
         return len(scheduler.timesteps) - self._first_call(scheduler, options)
 
-    def _scheduler(self, options: ImageOptions) -> Scheduler:
-        further = self.family.schedule(options)
-        return open_scheduler(self.family.scheduler, options.steps, **further)
-
     def _first_call(self, scheduler: Scheduler, options: ImageOptions) -> int:
         if options.strength is None:
             return 0
@@ -324,8 +241,7 @@ class TextToImageSession:
         draw = NoiseGenerator(options.seed)
         scheduler, shape = self._scheduler(options), self.family.noise_shape(options)
         first = self._first_call(scheduler, options)
-        run = self.programs[self.family.denoiser].run
-        known = mask = None
+        known = mask = channels = None
         from_noise = encoded is None or (encoded.mask is not None and options.strength == 1)
         # As in diffusers, which draws latents of an image only if it reads them.
         if encoded and not (from_noise and self.family.reads_masks):
@@ -342,21 +258,29 @@ class TextToImageSession:
                 latents = encoded.masked[0] + encoded.masked[1] * of_masked
                 latents = self.family.sample_of(latents, options)
                 channels = np.concatenate([encoded.mask, latents], axis=1)
-                run = partial(run_with_channels, run, channels)
             else:
                 mask = self.family.begin(np.broadcast_to(encoded.mask, shape), options)
         last = len(scheduler.timesteps) - 1
-        for call in range(first, last + 1):
-            timestep = scheduler.timesteps[call]
-            given = scheduler.model_input(sample, call)
-            output = self.family.predict(run, given, float(timestep), conditions, options)
-            sample = scheduler.step(output, call, sample, draw)
-            if known is not None and mask is not None:
-                kept = known if call == last else scheduler.noisy(known, noise, call + 1)
-                sample = (1 - mask) * kept + mask * sample
-            yield sample
 
-    def image_of(self, sample: Array, options: ImageOptions) -> Array:
+        def keep(call: int, drawn: Array) -> Array:
+            if known is None or mask is None:
+                return drawn
+            kept = known if call == last else scheduler.noisy(known, noise, call + 1)
+            whole: Array = (1 - mask) * kept + mask * drawn
+            return whole
+
+        yield from self._steps(
+            scheduler,
+            sample,
+            conditions,
+            options,
+            draw,
+            first=first,
+            channels=channels,
+            keep=keep,
+        )
+
+    def values_of(self, sample: Array, options: ImageOptions) -> Array:
         """Return the image of the last sample, float32 (3, height, width) from 0 to 1.
 
         Args:
@@ -367,20 +291,11 @@ class TextToImageSession:
             GenerationError: Values are not finite.
         """
         latents = self.family.latents_of(sample, options)
-        image = self.programs["vae_decoder"].run({"latent_sample": latents})["sample"][0]
-        if not np.isfinite(image).all():
-            raise GenerationError(
-                "The image has values that are not finite; expected numbers. Build the package with other options, "
-                "such as float32 weights."
-            )
-        scaled: Array = np.clip(image * np.float32(0.5) + np.float32(0.5), 0, 1)
-        return scaled
+        return finite(self.programs["vae_decoder"].run({"latent_sample": latents})["sample"][0])
 
     def decode(self, sample: Array, options: ImageOptions) -> Array:
-        """Return the pixels of the last sample, uint8 (height, width, 3); see `image_of`."""
-        image = self.image_of(sample, options).transpose(1, 2, 0)
-        pixels: Array = (image * 255).round().astype(np.uint8)
-        return pixels
+        """Return the pixels of the last sample, uint8 (height, width, 3); see `values_of`."""
+        return bytes_of(self.values_of(sample, options).transpose(1, 2, 0))
 
 
 def _require_drawable(size: tuple[int, int], chosen: Mapping[str, Any]) -> None:
@@ -392,35 +307,3 @@ def _require_drawable(size: tuple[int, int], chosen: Mapping[str, Any]) -> None:
                 f"The initial image has a {name} of {side:,} pixels, and is drawn in its own size; expected at most "
                 f"{LONGEST:,}. Set height and width, to which it is resized."
             )
-
-
-def _refuse_without_image(options: ImageOptions) -> None:
-    """Refuse options of an initial image where there is none."""
-    for name in ("strength", "mask_blur"):
-        if (value := getattr(options, name)) is not None:
-            raise GenerationError(
-                f"{name} is {value!r}, and there is no initial image; expected one. Give an image, or leave it out."
-            )
-
-
-class _Small(Mapping[str, Path]):
-    """Files of a folder by relative path.
-
-    Args:
-        folder: The folder.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def __getitem__(self, name: str) -> Path:
-        if not (self._folder / name).is_file():
-            raise KeyError(name)
-        return self._folder / name
-
-    def __iter__(self) -> Iterator[str]:
-        found = (path for path in self._folder.rglob("*") if path.is_file())
-        return (path.relative_to(self._folder).as_posix() for path in found)
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)

@@ -23,6 +23,8 @@ class ImageShape(Shape):
         vae_factor: Pixels on a side for each latent.
         tokens: Number of tokens of a prompt, by text encoder.
         step: Sizes of a step for one image, by symbol.
+        decoder: Further sizes of the decoder of the VAE, by symbol.
+        encoder: Further sizes of its encoder.
     """
 
     latent_height: int
@@ -30,6 +32,8 @@ class ImageShape(Shape):
     vae_factor: int
     tokens: Mapping[str, int]
     step: Mapping[str, int]
+    decoder: Mapping[str, int]
+    encoder: Mapping[str, int]
 
     def symbols(self, role: str) -> dict[str, int]:
         """Return the sizes of a program, by symbol.
@@ -40,11 +44,14 @@ class ImageShape(Shape):
         if role in self.tokens:
             return {"batch_size": self.batch_size, "seq_len": self.tokens[role]}
         sides = {"latent_height": self.latent_height, "latent_width": self.latent_width}
-        if role == "vae_decoder":
-            return {"batch_size": self.batch_size, **sides}
-        if role == "vae_encoder":
+        if role.startswith("vae_decoder"):
+            return {"batch_size": self.batch_size, **sides, **self.decoder}
+        if role == "image_encoder":
+            return {"batch_size": self.batch_size}
+        if role.startswith("vae_encoder"):
             height, width = (side * self.vae_factor for side in sides.values())
-            return {"batch_size": self.batch_size, "height": height, "width": width}
+            pixels = {"height": height, "width": width}
+            return {"batch_size": self.batch_size, **pixels, **self.encoder}
         return {**self.step, "batch_size": self.step["batch_size"] * self.batch_size}
 
 
@@ -75,4 +82,6 @@ def sized(checkpoint: "Checkpoint", shape: Shape) -> ImageShape:
         vae_factor=family.vae_factor,
         tokens=tokens,
         step=family.sizes(tokens),
+        decoder=family.decoder_sizes(),
+        encoder=family.encoder_sizes(),
     )

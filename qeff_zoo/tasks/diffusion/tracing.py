@@ -10,7 +10,7 @@ vae_decoder   IN   latent_sample (batch_size, channels, latent_height, latent_wi
 """
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
@@ -44,10 +44,23 @@ def latent_sides(levels: int) -> tuple[Any, Any]:
 
 def named_axes(graph: Any) -> None:
     """Name the axes of latents and images, in place of expressions of the trace."""
+    name_axes(graph, _LATENT_AXES)
+
+
+def name_axes(
+    graph: Any, names: tuple[str | None, ...], only: Collection[str] | None = None
+) -> None:
+    """Name the axes of inputs and outputs of a rank, in place of expressions of the trace.
+
+    Args:
+        graph: The portable graph.
+        names: Names of the axes; None for those that are left.
+        only: Names of the inputs and outputs; None for all.
+    """
     for values in (graph.graph.inputs, graph.graph.outputs):
         for value in values:
-            if len(value.shape) == len(_LATENT_AXES):
-                _name(value, _LATENT_AXES)
+            if len(value.shape) == len(names) and (only is None or value.name in only):
+                _name(value, names)
 
 
 def _name_encoder(graph: Any) -> None:

@@ -66,7 +66,7 @@ class DrawImages(Run):
         size = f"{options.width}x{options.height}"
         rows = [
             [
-                _shortened(prompt),
+                shortened(prompt),
                 size,
                 str(options.steps),
                 str(options.seed),
@@ -98,5 +98,6 @@ class DrawImages(Run):
         return images
 
 
-def _shortened(text: str) -> str:
+def shortened(text: str) -> str:
+    """Return the beginning of a text for a table."""
     return text if len(text) <= _SHORT else f"{text[: _SHORT - 1]}…"

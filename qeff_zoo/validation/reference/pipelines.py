@@ -15,7 +15,9 @@ import torch
 from torch import nn
 from transformers import PreTrainedConfig
 
-#: Components that a package leaves out.
+from qeff_zoo.registry import find_recipe
+
+#: Components that a package leaves out, unless its pipeline has their class.
 _LEFT_OUT = ("safety_checker", "feature_extractor", "image_encoder")
 
 
@@ -71,7 +73,29 @@ def with_image(pipeline: Any, *, masked: bool) -> Any:
     name = type(pipeline).__name__
     if name.endswith(suffix):
         return pipeline
-    kind = getattr(diffusers, name.removesuffix("Pipeline") + suffix)
+    return _with_components(pipeline, name.removesuffix("Pipeline") + suffix)
+
+
+def embeds_of(pipeline: Any, prompt: str, negative_prompt: str | None) -> dict[str, Any]:
+    """Return the states of prompts as arguments of diffusers' pipeline of image to video.
+
+    They are those of the pipeline of text to video with the same components: the other one requires ftfy to read texts.
+
+    Args:
+        pipeline: Pipeline of image to video.
+        prompt: The text.
+        negative_prompt: Text that the video is guided away from.
+    """
+    name = type(pipeline).__name__.removesuffix("ImageToVideoPipeline") + "Pipeline"
+    found = _with_components(pipeline, name).encode_prompt(
+        prompt, negative_prompt, max_sequence_length=512
+    )
+    return dict(zip(("prompt_embeds", "negative_prompt_embeds"), found, strict=True))
+
+
+def _with_components(pipeline: Any, name: str) -> Any:
+    """Return diffusers' pipeline of a class with the components and settings of another one."""
+    kind = getattr(diffusers, name)
     known = inspect.signature(kind.__init__).parameters
     given = {**pipeline.config, **pipeline.components}
     converted = kind(**{key: value for key, value in given.items() if key in known})
@@ -87,7 +111,9 @@ def load_pipeline(folder: Path) -> LoadedPipeline:
     """
     logging.getLogger("diffusers").setLevel(logging.ERROR)
     index = json.loads((folder / "model_index.json").read_bytes())
-    left_out = {name: None for name in _LEFT_OUT if name in index}
+    recipe = find_recipe(index["_class_name"])
+    known = recipe.pipeline.components if recipe.pipeline else {}
+    left_out = {name: None for name in _LEFT_OUT if name in index and name not in known}
     pipeline = diffusers.DiffusionPipeline.from_pretrained(
         folder, torch_dtype=torch.float32, local_files_only=True, use_safetensors=True, **left_out
     )

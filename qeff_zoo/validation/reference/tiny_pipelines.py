@@ -35,6 +35,8 @@ def write(folder: str, request: Mapping[str, Any]) -> None:
     config, parts = request["config"], dict[str, Any]()
     for component, kind in request["classes"].items():
         parts[component] = _component(kind, config[component])
+        if component == "image_encoder":
+            parts["image_processor"] = _image_processor(config[component]["image_size"])
         number = component.removeprefix("text_encoder")
         if number != component:
             parts[f"tokenizer{number}"] = _tokenizer(kind, config[component])
@@ -59,9 +61,16 @@ def _component(kind: str, config: Mapping[str, Any]) -> Any:
     return module.eval()
 
 
+def _image_processor(side: int) -> Any:
+    """Return an image processor of CLIP for images of a size."""
+    return transformers.CLIPImageProcessor(
+        size={"shortest_edge": side}, crop_size={"height": side, "width": side}
+    )
+
+
 def _tokenizer(kind: str, config: Mapping[str, Any]) -> Any:
     """Return a tokenizer of a text encoder's class."""
-    if kind == "T5EncoderModel":
+    if kind.endswith("T5EncoderModel"):
         return _unigrams(config["vocab_size"])
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokens = [*alphabet, *(f"{one}</w>" for one in alphabet)]

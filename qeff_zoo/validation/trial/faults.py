@@ -21,8 +21,9 @@ _REPEATED = ("comp_ctx_lengths_", "num_speculative_tokens_", "ctx_len", "first_"
 
 #: Kinds of faults, see `Fault`.
 FaultKind: TypeAlias = Literal[
-    "position", "extra", "window", "timestep", "guidance", "prompts", "scale", "strength", "mask"
-]
+    "position", "extra", "window", "timestep", "guidance", "prompts", "scale", "strength", "mask", "features",
+    "boundary", "second_guidance", "image",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +35,9 @@ class Fault:
         kind: "position": positions are one too high from some token on; "extra": one more token is visible before all
             others; "window": sliding windows have one token less. Of images: "timestep": timesteps are one too high;
             "guidance": there is none; "prompts": prompt and negative prompt are exchanged; "scale": that of the VAE is
-            1; "strength": an initial image is changed by one step more; "mask": it is inverted.
+            1; "strength": an initial image is changed by one step more; "mask": it is inverted. Of videos: "features":
+            frames are decoded without those before; "boundary": the second transformer has all steps;
+            "second_guidance": its guidance is that of the first; "image": the first one is inverted.
         words: The fault, for people.
         starts: First moved position of each sequence.
         stops: End of each sequence in the stage.

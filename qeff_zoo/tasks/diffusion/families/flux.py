@@ -26,7 +26,7 @@ _SIDE = 128  # latents on a side of the default image
 _TIMESTEPS = np.float32(1000)
 
 
-class Flux(FlowFamily):
+class Flux(FlowFamily[ImageOptions]):
     """See `Family`."""
 
     guidance_scale = 3.5

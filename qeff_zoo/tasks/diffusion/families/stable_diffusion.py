@@ -17,7 +17,7 @@ from qeff_zoo.tasks.diffusion.options import ImageOptions
 _LEAST_UNIT = 8  # which diffusers requires of every model
 
 
-class StableDiffusion(Family):
+class StableDiffusion(Family[ImageOptions]):
     """See `Family`."""
 
     denoiser = "unet"

@@ -21,7 +21,7 @@ from qeff_zoo.tasks.diffusion.options import ImageOptions
 _CLIP = ("text_encoder", "text_encoder_2")
 
 
-class StableDiffusion3(FlowFamily):
+class StableDiffusion3(FlowFamily[ImageOptions]):
     """See `Family`."""
 
     guidance_scale = 7.0

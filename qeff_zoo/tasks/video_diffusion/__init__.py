@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Video diffusion: videos from prompts, by pipelines as those of images."""
