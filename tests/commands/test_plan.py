@@ -17,6 +17,7 @@ from qeff_zoo.checkpoint import processors, text
 from qeff_zoo.checkpoint.opening import Checkpoint, open_checkpoint
 from qeff_zoo.errors import PlanError, UnsupportedModelError
 from qeff_zoo.export import transforms
+from qeff_zoo.graph.numerics import MIXED_BITS
 from qeff_zoo.plan import resolve as plans
 from qeff_zoo.plan import spec
 from qeff_zoo.plan.package_plan import Plan
@@ -892,7 +893,7 @@ def test_saying_a_default_does_not_change_the_key(opened: Open) -> None:
     )
     assert resolve(opened(), output, WEIGHTS).build_key == plain.build_key
     plain = resolve(opened(), Request(weights="int4"), WEIGHTS)
-    output = Request(weights="int4", block_size=plain.programs[0].weights.block)
+    output = Request(weights="int4", bits=MIXED_BITS)
     assert resolve(opened(), output, WEIGHTS).build_key == plain.build_key
 
 
