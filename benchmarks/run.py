@@ -35,7 +35,7 @@ _ENGINES = Path(__file__).with_name("engines.py")
 _WIDE = 128
 _OURS, _GENAI, _LLAMA_CPP, _MEMORY = "qeff-zoo", "onnxruntime-genai", "llama.cpp", "memory"
 #: Bytes of a parameter in the layers and in the output matrix, by format. Our int4 is a mixture. A block has a scale:
-#: of four bytes in ONNX, ours with half a byte of zero point, and of two in llama.cpp, which stores the output matrix as
+#: of four bytes in ONNX, ours with half a byte of zero point, of two in llama.cpp, which stores the output matrix as
 #: q6_K. Peers are used as they come, with blocks of 32.
 _BYTES = {
     "fp32": (4.0, 4.0),

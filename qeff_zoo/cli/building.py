@@ -23,8 +23,10 @@ if TYPE_CHECKING:
 
 
 #: How the formats of a mixture are chosen, of a decoder and of other models.
-_MEASURED_FORMATS = "each matrix int4 or int8, by costs of errors on random tokens (relative errors if layers do not run apart)"
-_ESTIMATED_FORMATS = "each matrix int4 or int8, by its relative errors"
+_MEASURED_FORMATS = (
+    "int4 or int8, by costs of errors on random tokens (relative errors if layers do not run apart)"
+)
+_ESTIMATED_FORMATS = "int4 or int8, by the relative errors of each matrix"
 
 
 def _request(arguments: argparse.Namespace) -> Any:

@@ -14,6 +14,7 @@ MEASURED: Mapping[str, Mapping[float, float]] = MappingProxyType(
         "SmolLM2 135M": {
             5.16: 0.151,
             5.35: 0.142,
+            5.51: 0.134,
             5.85: 0.107,
             6.17: 0.089,
             7.01: 0.047,
