@@ -183,7 +183,7 @@ def of_llama(asked: Any, text: str) -> Iterator[dict[str, Any]]:
             name: torch.from_numpy(round_trip(value.numpy(), format)) if value.ndim == 2 else value
             for name, value in plain.items()
         }
-        yield row(f"build --weights int4 --block-size {block}", 4 + 36 / block, nearest)
+        yield row(f"build --format *=int4 --block-size {block}", 4 + 36 / block, nearest)
     budgets: dict[str, float | None] = {"float (bf16)": None}
     if asked.ggml:
         for kind in ("Q4_0", "Q4_K_S", "Q4_K_M"):
@@ -321,7 +321,7 @@ def of_minilm(asked: Any, text: str) -> Iterator[dict[str, Any]]:
         * next(value for name, value in stored.items() if "word_embeddings" in name).element_size()
     )
     bits = (inside * (4 + 36 / 32) + (weights - inside) * wide) / weights
-    yield row("layers in int4, blocks of 32, as build --weights int4", bits, layers)
+    yield row("layers in int4, blocks of 32, as build --format *.layer.*=int4", bits, layers)
     budget = 7.291  # as llama.cpp's Q4_K_M
     if asked.ggml:
         bits, values = by_ggml(asked.ggml, "Q4_K_M", plain)

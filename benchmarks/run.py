@@ -26,19 +26,21 @@ from typing import IO, Any
 from measuring import machine
 from random_llama import SIZES, Size, make
 
+from qeff_zoo.graph.numerics import MIXED_BITS
+
 _PACKAGES = ("qeff-zoo", "onnxruntime", "numpy")
 _CTX_LEN, _PREFILL_SEQ_LEN = 512, 128
 _ENGINES = Path(__file__).with_name("engines.py")
-#: Our int4 again, with a scale for so many columns: fewer bytes, more rounding.
+#: Every matrix in int4, with a scale for so many columns: fewer bytes, more rounding.
 _WIDE = 128
 _OURS, _GENAI, _LLAMA_CPP, _MEMORY = "qeff-zoo", "onnxruntime-genai", "llama.cpp", "memory"
-#: Bytes of a parameter in the layers and in the output matrix, by format. A block has a scale: of four bytes in ONNX,
-#: ours with half a byte of zero point, and of two in llama.cpp, which stores the output matrix as q6_K. Peers are used
-#: as they come, with blocks of 32.
+#: Bytes of a parameter in the layers and in the output matrix, by format. Our int4 is a mixture. A block has a scale:
+#: of four bytes in ONNX, ours with half a byte of zero point, of two in llama.cpp, which stores the output matrix as
+#: q6_K. Peers are used as they come, with blocks of 32.
 _BYTES = {
     "fp32": (4.0, 4.0),
-    "int4": (0.5 + 4.5 / 32, 1 + 4 / 64),
-    f"int4/{_WIDE}": (0.5 + 4.5 / _WIDE, 1 + 4 / 64),
+    "int4": (MIXED_BITS / 8, MIXED_BITS / 8),
+    f"int4/{_WIDE}": (0.5 + 4.5 / _WIDE, 0.5 + 4.5 / _WIDE),
     "int4/32": (0.5 + 4 / 32, 0.5 + 4 / 32),
     "q4_0": (0.5 + 2 / 32, 210 / 256),
 }
@@ -164,7 +166,8 @@ def contenders(arguments: argparse.Namespace, size: str, weights: str) -> list[C
         for name, path in ours.items()
     ]
     if weights == "int4" and not given:
-        path = build(arguments.cache, size, weights, "--block-size", str(_WIDE))
+        alone = ("--format", "*=int4", "--block-size", str(_WIDE))
+        path = build(arguments.cache, size, weights, *alone)
         name = f"{_OURS}, blocks of {_WIDE}"
         field.append(Contender(name=name, engine=_OURS, model=path, weights=f"int4/{_WIDE}"))
     cache, python = arguments.cache, arguments.peers

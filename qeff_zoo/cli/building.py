@@ -13,12 +13,20 @@ from typing import TYPE_CHECKING, Any
 from qeff_zoo.cli.inputs import choices_of, saying_warnings, source_of
 from qeff_zoo.cli.options import add_choices, add_gguf, add_private, add_sign_with, command
 from qeff_zoo.cli.signing import signer
+from qeff_zoo.contract import TEXT_GENERATION
 from qeff_zoo.errors import CompileError
 from qeff_zoo.terminal.printing import human_size, print_json, table
 
 if TYPE_CHECKING:
     from qeff_zoo.checkpoint.opening import Checkpoint
     from qeff_zoo.terminal.progress import Reporter
+
+
+#: How the formats of a mixture are chosen, of a decoder and of other models.
+_MEASURED_FORMATS = (
+    "int4 or int8, by costs of errors on random tokens (relative errors if layers do not run apart)"
+)
+_ESTIMATED_FORMATS = "int4 or int8, by the relative errors of each matrix"
 
 
 def _request(arguments: argparse.Namespace) -> Any:
@@ -31,6 +39,7 @@ def plan_command(arguments: argparse.Namespace) -> None:
     """Print the options of a build with their origin, then the checkpoint and the software of its key."""
     from qeff_zoo.pipeline import commands_of, make_plan
     from qeff_zoo.plan.request import OPTIONS
+    from qeff_zoo.weights.losses import nearest
 
     with saying_warnings():
         checkpoint, plan = make_plan(
@@ -41,8 +50,12 @@ def plan_command(arguments: argparse.Namespace) -> None:
     bits = plan.spec["quantization"].get("bits")
     values = _values_of_matrices(checkpoint) if bits and checkpoint.is_at_hand else 0
     nbytes = int(bits * values / 8) if values else None
+    decodes = plan.recipe.task == TEXT_GENERATION
+    losses = nearest(bits) if bits and decodes else {}
     if arguments.json:
-        size = {"matrix_bytes": nbytes} if nbytes else {}
+        size: dict[str, Any] = {"matrix_bytes": nbytes} if nbytes else {}
+        if losses:
+            size["losses"] = {name: {"bits": at, "kl": kl} for name, (at, kl) in losses.items()}
         answer = {"build_key": key, "fields": plan.explained(), "spec": plan.spec, **size}
         print_json({**answer, **({"commands": commands} if commands else {})})
         return
@@ -59,6 +72,11 @@ def plan_command(arguments: argparse.Namespace) -> None:
     )
     if nbytes:
         print(f"\nmatrices   {values:,} values of {bits:g} bits: about {human_size(nbytes)}")
+    if bits:
+        print(f"formats    {_MEASURED_FORMATS if decodes else _ESTIMATED_FORMATS}")
+    if losses:
+        listed = (f"{name} {kl:g} (at {at:g} bits)" for name, (at, kl) in losses.items())
+        print(f"cost       not known before a build; mean KL of other models: {', '.join(listed)}")
     print(f"\nbuild_key  {key or 'none: a configuration alone identifies no weights'}")
     for words in commands:
         print(f"command    {shlex.join(words)}")

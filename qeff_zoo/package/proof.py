@@ -41,19 +41,20 @@ def summary(validation: Sequence[Mapping[str, Any]], costs: Mapping[str, Any]) -
     return "".join(one if one.isprintable() else "?" for one in line) or None
 
 
-def warnings(costs: Mapping[str, Any], name: str) -> Iterator[str]:
+def warnings(costs: Mapping[str, Any], name: str, advice: str = "") -> Iterator[str]:
     """Yield what people should know before they use a package.
 
     Args:
         costs: Value of the manifest's `costs`.
         name: Name of the checkpoint.
+        advice: Matrices that cost most, and what more bits would cost, if a build estimated them.
     """
     cost = costs.get("weights")
     if cost and (cost["mean"] is None or cost["mean"] > _LARGE[cost["metric"]]):
         yield (
             f"{name!r}: {_of_weights(cost)} The package computes that right, and the model is worse for it. Expected "
-            f"at most {_LARGE[cost['metric']]} {_UNITS[cost['metric']]}. Build with more bits (--weights int8, or "
-            "--format for the matrices that matter)."
+            f"at most {_LARGE[cost['metric']]} {_UNITS[cost['metric']]}. Build with more bits (--bits, --weights int8, "
+            f"or --format for the matrices that matter){advice and '; by estimate: ' + advice}."
         )
 
 

@@ -17,7 +17,7 @@ from qeff_zoo.disk.cloning import share_all
 from qeff_zoo.errors import CompileError, ParityError
 from qeff_zoo.export import companions
 from qeff_zoo.export.program_plan import ProgramPlan
-from qeff_zoo.graph.numerics import BLOCK_SIZES, DeviceNumerics, Format
+from qeff_zoo.graph.numerics import DeviceNumerics, Format
 from qeff_zoo.package import Package, prepared, proof, write_manifest
 from qeff_zoo.package.programs import key_of
 from qeff_zoo.pipeline import graphs, manifest_entries
@@ -26,8 +26,8 @@ from qeff_zoo.pipeline.rounding import (
     Evened,
     even_out,
     fitted,
+    matrices_of,
     measure,
-    vocabulary_formats,
     with_formats,
 )
 from qeff_zoo.pipeline.unread_tensors import unmatched
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from qeff_zoo.runtime.program import Program
     from qeff_zoo.validation.judgement.records import Record
     from qeff_zoo.weights.importance import Importance, Measured
+    from qeff_zoo.weights.mixture import Mixture
 
 
 def program_name(plan: Plan, program: ProgramPlan) -> str:
@@ -66,6 +67,7 @@ class Assembly:
         programs: Lowered programs.
         layout: Layout of the data file.
         formats: Storage formats of matrices beside those of the plan, by their names.
+        mixture: Mixture of formats; None without one.
         measured: Importance of columns and costs of errors; None before they are measured.
         importance: Importance of the columns of fitted slots.
         evened: Smoothing of per-channel matrices; None before it is measured.
@@ -83,6 +85,7 @@ class Assembly:
     programs: list[LoweredProgram] = field(init=False)
     layout: FileLayout = field(init=False)
     formats: dict[str, Format] = field(init=False, default_factory=dict)
+    mixture: "Mixture | None" = field(init=False, default=None)
     measured: "Measured | None" = field(init=False, default=None)
     importance: "Importance" = field(init=False, default_factory=dict)
     evened: Evened | None = field(init=False, default=None)
@@ -145,7 +148,7 @@ class Assembly:
     def choose_formats(self) -> None:
         """Choose the formats of single matrices beside int4 or per-channel int8, and smooth the inputs of the latter.
 
-        Those are all matrices of a mixture, else those of the vocabulary, or whose inputs stay uneven.
+        Those are all matrices of a mixture, or those whose inputs stay uneven.
 
         Raises:
             PlanError: No mixture has so many bits a weight.
@@ -153,38 +156,25 @@ class Assembly:
         from qeff_zoo.weights import mixture
 
         quantization = self.plan.spec["quantization"]
-        bits, size = quantization.get("bits"), quantization.get("block_size")
         programs = self.plan.programs
         if any(one.weights.per_channel for one in programs):
             self._even_out()
             return
-        if bits is None:
-            self.formats = vocabulary_formats(programs, self.graphs)
+        if "bits" not in quantization:
             return
+        bits = quantization["bits"]
         with self.watch.stage("lower"):
-            lowered = [
-                self.target.lower(replace(graph, model=graph.model.clone()), program)
-                for program, graph in zip(programs, self.graphs, strict=True)
-            ]
-            drafts = [
-                mixture.Draft(
-                    graph=one.model.graph, slots=one.slots, matrices=one.numerics.matrices
-                )
-                for one in lowered
-            ]
-            named = programs[0].storage({})
-            matrices = mixture.matrices_of(
-                drafts,
-                {name: one for graph in self.graphs for name, one in graph.bindings.items()},
-                self.checkpoint.tensors,
-                lambda name: named.pattern_of(name) is not None,
-                [size] if size else BLOCK_SIZES,
+            matrices = matrices_of(
+                self.target, programs, self.graphs, self.checkpoint, quantization.get("block_size")
             )
-            matrices.require_within(bits)
+            if self.plan.why["quantization.bits"] == "user":
+                matrices.require_within(bits)
+            bits = matrices.nearest(bits)
         self._measure(costs=True)
         assert self.measured is not None
         with self.watch.stage("formats", len(matrices.groups), "matrix") as advance:
-            self.formats = mixture.choose(matrices, bits, self.checkpoint, self.measured, advance)
+            self.mixture = mixture.choose(matrices, bits, self.checkpoint, self.measured, advance)
+        self.formats = dict(self.mixture.formats)
 
     def _even_out(self) -> None:
         """Smooth the inputs of per-channel matrices, and choose blocks where they stay uneven."""
@@ -384,7 +374,8 @@ class Assembly:
             manifest = {**self.manifest, **record.in_manifest(), "validated": level}
             write_manifest(self.folder, manifest, self.digests)
         if record.passed:
-            for text in proof.warnings(record.costs, self.checkpoint.name):
+            advice = self.mixture.advice if self.mixture else ""
+            for text in proof.warnings(record.costs, self.checkpoint.name, advice):
                 warnings.warn(text, stacklevel=4)
 
     def call_once(self, package: Package) -> None:

@@ -11,30 +11,52 @@ from qeff_zoo.checkpoint.opening import Checkpoint
 from qeff_zoo.contract import TEXT_GENERATION
 from qeff_zoo.errors import UnsupportedModelError
 from qeff_zoo.export.program_plan import ProgramPlan
-from qeff_zoo.graph.numerics import Format, format_of
+from qeff_zoo.graph.numerics import BLOCK_SIZES, Format, format_of
 from qeff_zoo.runtime.text.tokenizer import Tokenizer
+from qeff_zoo.targets.base import Target
 from qeff_zoo.weights.bound_graph import BoundGraph
 from qeff_zoo.weights.layout import FileLayout
 
 if TYPE_CHECKING:
     from qeff_zoo.weights.importance import Measured
+    from qeff_zoo.weights.mixture import Matrices
     from qeff_zoo.weights.smoothing import Smoothing
 
 
-def vocabulary_formats(
-    programs: Iterable[ProgramPlan], graphs: Iterable[BoundGraph]
-) -> dict[str, Format]:
-    """Return int8 for small matrices of the vocabulary, by name, if all others are int4; else nothing.
+def matrices_of(
+    target: Target,
+    programs: Sequence[ProgramPlan],
+    graphs: Sequence[BoundGraph],
+    checkpoint: Checkpoint,
+    block_size: int | None = None,
+) -> "Matrices":
+    """Return the matrices of a mixture of formats.
 
     Args:
+        target: Target, whose draft of each program with int4 alone shows the matrices.
         programs: Programs of a package.
-        graphs: Graphs of all of them.
+        graphs: Their graphs.
+        checkpoint: Checkpoint with local weights.
+        block_size: Size of all blocks; None if each matrix has its own.
     """
-    from qeff_zoo.weights import vocabulary
+    from qeff_zoo.weights import mixture
 
-    if not any(program.weights.fitted for program in programs):
-        return {}
-    return dict.fromkeys(vocabulary.wide(graphs), format_of("int8"))
+    lowered = [
+        target.lower(replace(graph, model=graph.model.clone()), program)
+        for program, graph in zip(programs, graphs, strict=True)
+    ]
+    drafts = [
+        mixture.Draft(graph=one.model.graph, slots=one.slots, matrices=one.numerics.matrices)
+        for one in lowered
+    ]
+    named = programs[0].storage({})
+    return mixture.matrices_of(
+        drafts,
+        {name: one for graph in graphs for name, one in graph.bindings.items()},
+        checkpoint.tensors,
+        lambda name: named.pattern_of(name) is not None,
+        [block_size] if block_size else BLOCK_SIZES,
+    )
 
 
 def with_formats(

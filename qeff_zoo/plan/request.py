@@ -88,15 +88,15 @@ class Request(_TargetOptions):
     )
     block_size: int | None = option(
         "quantization.block_size",
-        f"group size of int8 and int4: {_either(numerics.BLOCK_SIZES)} columns (default: {numerics.BLOCK_SIZE}; "
-        f"{numerics.INT4_BLOCK_SIZE} with int4; larger is faster, less exact)",
+        f"group size of int8 and int4: {_either(numerics.BLOCK_SIZES)} columns (default: {numerics.BLOCK_SIZE}; in a "
+        "mixture the one that costs each matrix least; larger is faster, less exact)",
         allowed=numerics.BLOCK_SIZES,
         default=numerics.BLOCK_SIZE,
     )
     bits: float | None = option(
         "quantization.bits",
-        "bits a weight, scales and zero points included, in place of --weights: each matrix becomes int4 or int8, in "
-        "the blocks that cost least",
+        "bits a weight, scales and zero points included: each matrix becomes int4 or int8, in the blocks that cost "
+        f"least (default: {numerics.MIXED_BITS:g} with --weights {numerics.MIXED[0]})",
         least=LEAST_BITS,
         most=MOST_BITS,
     )

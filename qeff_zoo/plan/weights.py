@@ -3,7 +3,7 @@
 
 from qeff_zoo.checkpoint import formats
 from qeff_zoo.checkpoint.opening import Checkpoint
-from qeff_zoo.graph.numerics import MIXED, STORED, WEIGHTS, format_of
+from qeff_zoo.graph.numerics import MIXED, MIXED_BITS, STORED, WEIGHTS, format_of
 from qeff_zoo.plan.decisions import Decisions
 from qeff_zoo.plan.request import Request
 from qeff_zoo.targets.base import Target
@@ -29,6 +29,9 @@ def decide_weights(checkpoint: Checkpoint, request: Request, target: Target) -> 
         (STORED if stores else None, "checkpoint"),
         (target.weights[0], "default"),
     )
+    if decisions.value["weights"] == MIXED[0] and not mixed and {*MIXED} <= {*target.weights}:
+        decisions.set("bits", MIXED_BITS, "default")
+        mixed = True
     if request.weights == STORED and not checkpoint.quantization:
         decisions.refuse(
             f"--weights is {STORED!r}, but {checkpoint.name!r} is not quantized. Leave it out, or choose int8 or int4."

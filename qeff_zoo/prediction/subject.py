@@ -25,7 +25,14 @@ from qeff_zoo.disk.text_files import lines_of
 from qeff_zoo.errors import GenerationError, PlanError
 from qeff_zoo.export import companions
 from qeff_zoo.graph import external_data
-from qeff_zoo.graph.numerics import DeviceNumerics, Format, Numerics, RoundedMatrix, format_of
+from qeff_zoo.graph.numerics import (
+    MIXED_BITS,
+    DeviceNumerics,
+    Format,
+    Numerics,
+    RoundedMatrix,
+    format_of,
+)
 from qeff_zoo.graph.states import states_of
 from qeff_zoo.pipeline import graphs, rounding
 from qeff_zoo.plan import resolve as plans
@@ -41,9 +48,9 @@ from qeff_zoo.terminal.progress import Stopwatch
 from qeff_zoo.validation.perplexity import Scoring
 from qeff_zoo.validation.reference.answers import Reference
 from qeff_zoo.validation.trial.sample_texts import draw
-from qeff_zoo.weights import placement, writing
+from qeff_zoo.weights import mixture, placement, writing
 from qeff_zoo.weights.bound_graph import BoundGraph
-from qeff_zoo.weights.importance import Importance, of_slots
+from qeff_zoo.weights.importance import Measured, of_slots
 from qeff_zoo.weights.layout import plan_file
 
 from . import positions
@@ -192,9 +199,16 @@ class Subject:
         """Compare the graph as target `ort` runs it with weights in integers."""
         target, graph = targets.find("ort"), self._graph(store)
         rounded = replace(self._program, weights=format_of(weights), stored=False)
-        formats: Mapping[str, Format] = rounding.vocabulary_formats([rounded], [graph])
+        formats: Mapping[str, Format] = {}
+        measured = Measured()
         source: TensorSource = self.checkpoint
-        if rounded.weights.per_channel:
+        if rounded.weights.fitted:
+            tokenizer = companions.tokenizer_of(self.checkpoint)
+            matrices = rounding.matrices_of(target, [rounded], [graph], self.checkpoint)
+            measured = rounding.measure(self.checkpoint, rounded.task, tokenizer, costs=True)
+            bits = matrices.nearest(MIXED_BITS)
+            formats = mixture.choose(matrices, bits, self.checkpoint, measured).formats
+        elif rounded.weights.per_channel:
             tokenizer = companions.tokenizer_of(self.checkpoint)
             evened = rounding.even_out(self.checkpoint, [rounded], [graph], tokenizer)
             formats, source = evened.formats, evened.read(self.checkpoint)
@@ -203,11 +217,7 @@ class Subject:
         layout = plan_file(lowered.slots, source.tensors)
         folder = self._folder / weights
         folder.mkdir()
-        importance: Importance = {}
-        if names := rounding.fitted(layout):
-            tokenizer = companions.tokenizer_of(self.checkpoint)
-            measured = rounding.measure(self.checkpoint, program.task, tokenizer)
-            importance, _ = of_slots(measured.importance, names)
+        importance, _ = of_slots(measured.importance, rounding.fitted(layout))
         weights_file = folder / external_data.WEIGHTS
         writing.write(layout, source, weights_file, importance=importance)
         path = target.compile(lowered, layout, folder, "graph", program)

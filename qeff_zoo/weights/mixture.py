@@ -8,7 +8,7 @@ of a knapsack problem, so that more bits never cost more.
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -30,6 +30,8 @@ _RUN, _RUNS, _MATRICES = 8, 16, 4
 #: Nats that a relative squared error costs where it was not measured, of a matrix of a layer (the median of SmolLM2's)
 #: and of one whose rows are looked up.
 _TYPICAL, _LOOKED_UP = 0.1, 1.0
+#: Number of matrices that are named as costly, and further bits a weight whose cost is estimated for comparison.
+_COSTLY, _MORE = 4, (1.0, 2.0)
 #: Steps into which the bits between the smallest and the largest choice are divided.
 _STEPS = 1 << 16
 
@@ -99,18 +101,31 @@ class Matrices:
             for format in group.formats
         }
 
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Least and most bits a weight that a mixture can have."""
+        every = [self.bits(group).values() for group in self.groups]
+        least, most = (
+            (self.bits_of_fixed + sum(map(end, every))) / self.values for end in (min, max)
+        )
+        return least, most
+
+    def nearest(self, bits: float) -> float:
+        """Return the bits a weight that a mixture can have and that are nearest to a number."""
+        if not self.groups:
+            return bits
+        least, most = self.bounds
+        return min(max(bits, least), most)
+
     def require_within(self, bits: float) -> None:
         """Make sure that a mixture can have so many bits a weight.
 
         Raises:
             PlanError: It has more or fewer.
         """
-        every = [self.bits(group).values() for group in self.groups]
-        if not every:
+        if not self.groups:
             raise PlanError([f"--bits is {bits:g}, but no matrix becomes int4. Leave it out."])
-        least, most = (
-            (self.bits_of_fixed + sum(map(end, every))) / self.values for end in (min, max)
-        )
+        least, most = self.bounds
         if not least <= bits <= most:
             lowest, highest = math.ceil(least * 1000) / 1000, math.floor(most * 1000) / 1000
             raise PlanError(
@@ -208,33 +223,75 @@ def _parts(program: Draft, tensors: Any) -> Iterable[Slot]:
             first = last
 
 
+@dataclass(frozen=True, kw_only=True)
+class Mixture:
+    """Chosen formats of matrices, and the estimated costs of their errors.
+
+    Args:
+        formats: Format by name of the weight.
+        costly: Shares of the cost of all matrices, by name of the weight, of those that cost most.
+        more: Cost of mixtures with more bits a weight, relative to this one, by these bits.
+    """
+
+    formats: Mapping[str, Format] = field(default_factory=dict)
+    costly: Mapping[str, float] = field(default_factory=dict)
+    more: Mapping[float, float] = field(default_factory=dict)
+
+    @property
+    def advice(self) -> str:
+        """For people: matrices that cost most, and what more bits would cost; empty for a mixture of no matrices."""
+        shares = [f"{name} ({share:.0%} of the cost)" for name, share in self.costly.items()]
+        others = [
+            f"--bits {bits:g} costs {cost:.2g} times this" for bits, cost in self.more.items()
+        ]
+        return ", ".join([*shares, *others])
+
+
 def choose(
     matrices: Matrices,
     bits: float,
     source: TensorSource,
     measured: Measured,
     progress: Callable[[int], None] = lambda done: None,
-) -> dict[str, Format]:
-    """Choose the formats that cost least of those with so many bits a weight; return them by names of weights.
+) -> Mixture:
+    """Choose the formats that cost least of those with so many bits a weight.
 
     Args:
         matrices: All matrices of a package.
-        bits: Bits a weight, within their bounds.
+        bits: Bits a weight, within the bounds of the matrices.
         source: The checkpoint.
         measured: Measured costs of errors.
         progress: Called with the number of groups whose costs became known.
     """
-    costs = []
+    costs: list[Mapping[Format, float]] = []
     for group in matrices.groups:
         costs.append(costs_of(group, source, measured))
         progress(1)
+    if not matrices.groups:
+        return Mixture()
     sizes = [matrices.bits(group) for group in matrices.groups]
-    chosen = cheapest(sizes, costs, bits * matrices.values - matrices.bits_of_fixed)
-    return {
-        name: format
-        for group, format in zip(matrices.groups, chosen, strict=True)
-        for name in group.names
-    }
+
+    def within(bits: float) -> tuple[list[Format], list[float]]:
+        chosen = cheapest(sizes, costs, bits * matrices.values - matrices.bits_of_fixed)
+        return chosen, [cost[format] for cost, format in zip(costs, chosen, strict=True)]
+
+    chosen, each = within(bits)
+    total = max(sum(each), float(np.finfo(np.float32).tiny))
+    most = matrices.bounds[1]
+    costly = sorted(zip(each, matrices.groups, strict=True), key=lambda one: -one[0])[:_COSTLY]
+    return Mixture(
+        formats={
+            name: format
+            for group, format in zip(matrices.groups, chosen, strict=True)
+            for name in group.names
+        },
+        costly={group.names[0]: cost / total for cost, group in costly if cost > 0},
+        more={
+            other: sum(within(other)[1]) / total
+            for other in (round(bits + more, 1) for more in _MORE)
+            if other <= most
+        },
+    )
 
 
 def cheapest(
@@ -249,7 +306,9 @@ def cheapest(
     """
     least = [min(each.values()) for each in sizes]
     step = max(1, (sum(max(each.values()) for each in sizes) - sum(least)) // _STEPS)
-    room = int(budget - sum(least)) // step
+    room = max(
+        0, int(budget - sum(least)) // step
+    )  # the budget of the least bits may be a fraction lower
     best, choices = np.zeros(room + 1), []
     for number, (each, cost) in enumerate(zip(sizes, costs, strict=True)):
         found = np.full(room + 1, np.inf)

@@ -12,12 +12,13 @@ _RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "rounding_comp
 _NAMES = {
     "float": "float (bfloat16)",
     "until-november": "`--weights int4` until November 2026",
+    "until-december": "`--weights int4` until December 2026",
     "int4": "`--weights int4`",
     "int8": "`--weights int8`",
 }
 _PEER = "llama.cpp "
 #: Rows on no line, of another kind than those beside them, and where their labels lie.
-_APART = {"until-november": 8, "int4": -8}
+_APART = {"until-november": 8, "until-december": -8}
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP = 760, 380, 70, 330, 20
 _BITS = (4.5, 9.0)  # of the plot's axis
 _KL = (-3.0, 0.0)  # exponents of ten

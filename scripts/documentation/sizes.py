@@ -11,11 +11,18 @@ from typing import Any
 from documentation.tables import table
 from qeff_zoo import targets
 from qeff_zoo.checkpoint.safetensors_index import TensorInfo
-from qeff_zoo.graph.numerics import BLOCK_SIZE, FLOAT32, INT4_BLOCK_SIZE, STORED, WEIGHTS, format_of
+from qeff_zoo.graph.numerics import (
+    BLOCK_SIZE,
+    FLOAT32,
+    MIXED,
+    MIXED_BITS,
+    STORED,
+    WEIGHTS,
+    format_of,
+)
 from qeff_zoo.plan.request import OPTIONS
 from qeff_zoo.recipe import DECODER_SHAPES
 from qeff_zoo.weights.layout import Slot, plan_file
-from qeff_zoo.weights.vocabulary import is_small
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 _FLOAT32 = 4  # bytes
@@ -82,15 +89,12 @@ class Decoder:
             name: TensorInfo(name, "BF16", shape, Path(), 0, 2 * math.prod(shape))
             for name, shape in shapes.items()
         }
-        values = sum(math.prod(shape) for shape in shapes.values() if len(shape) > 1)
-        formats = {
-            name: format_of("int8")
-            if stored.fitted and shape[0] == self.vocabulary and is_small(shape, values)
-            else stored
-            for name, shape in shapes.items()
-            if len(shape) > 1
-        }
-        slots = [Slot(name, name, formats.get(name, FLOAT32)) for name in shapes]
+        matrices = {name for name, shape in shapes.items() if len(shape) > 1}
+        if weights == MIXED[0]:  # a mixture
+            values = sum(math.prod(shapes[name]) for name in matrices)
+            floats = [Slot(name, name, FLOAT32) for name in shapes if name not in matrices]
+            return int(MIXED_BITS * values / 8) + plan_file(floats, tensors).nbytes
+        slots = [Slot(name, name, stored if name in matrices else FLOAT32) for name in shapes]
         return plan_file(slots, tensors).nbytes
 
     def cache_bytes(self, ctx_len: int) -> int:
@@ -142,7 +146,8 @@ def defaults() -> str:
     rows = [
         ["`--target`", f"`{OPTIONS['target'].default}`"],
         ["`--weights`", weights],
-        ["`--block-size`", f"{BLOCK_SIZE}; {INT4_BLOCK_SIZE} with `int4`"],
+        ["`--block-size`", f"{BLOCK_SIZE}; of each matrix its own with `{MIXED[0]}`"],
+        ["`--bits`", f"{MIXED_BITS:g} with `{MIXED[0]}`"],
         *(
             [f"`--profile {name}`{' (the default)' if number == 0 else ''}", _of_shape(shape)]
             for number, (name, shape) in enumerate(DECODER_SHAPES.items())

@@ -320,7 +320,7 @@ def test_build_answers_in_json(places: Places, capsys: pytest.CaptureFixture[str
         assert all(isinstance(value, float) for value in found["seconds"].values())
         assert 10_000_000 < found["peak_rss_bytes"] < 10**11
     assert (made["hit"], again["hit"]) == (False, True)
-    stages = ["plan", "graph", "lower", "importance", "weights", "compile", "package"]
+    stages = ["plan", "graph", "lower", "importance", "formats", "weights", "compile", "package"]
     assert list(made["seconds"]) == stages
     assert list(again["seconds"]) == ["plan"]
 

@@ -17,6 +17,7 @@ from qeff_zoo.checkpoint import processors, text
 from qeff_zoo.checkpoint.opening import Checkpoint, open_checkpoint
 from qeff_zoo.errors import PlanError, UnsupportedModelError
 from qeff_zoo.export import transforms
+from qeff_zoo.graph.numerics import MIXED_BITS
 from qeff_zoo.plan import resolve as plans
 from qeff_zoo.plan import spec
 from qeff_zoo.plan.package_plan import Plan
@@ -54,7 +55,7 @@ TOOLS = {
 
 GOLDEN = {
     "llama": "qz1-842a1cf5468d7594f4016fba7d6a56cadd7389f8a5adb48887c44783ba050586",
-    "slots": "qz1-077fe843513c2f23b3b90a89d1aa1239bcfe8a6ae035e3cb5695a867bca1a58c",
+    "slots": "qz1-fb0e07213793d60103219f59c6d7ebbc9da027089e558674222af74c59a3c00a",
     "bert": "qz1-2bd1f690766cd540316299c0edd997e608feee1516d2ce35ebf5856840419cf8",
     "graph": "qg1-7e992d79251726048c6ec2094ce89c1ca725bd6a86d84ce863e678eb40b108cc",
 }
@@ -892,7 +893,7 @@ def test_saying_a_default_does_not_change_the_key(opened: Open) -> None:
     )
     assert resolve(opened(), output, WEIGHTS).build_key == plain.build_key
     plain = resolve(opened(), Request(weights="int4"), WEIGHTS)
-    output = Request(weights="int4", block_size=plain.programs[0].weights.block)
+    output = Request(weights="int4", bits=MIXED_BITS)
     assert resolve(opened(), output, WEIGHTS).build_key == plain.build_key
 
 

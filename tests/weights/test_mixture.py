@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Mixtures of int4 and int8 with so many bits a weight: the budget, what is chosen for it, and what is refused."""
 
+import json
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from checkout import ROOT
 from fixtures_builds import Models
 from safetensors import safe_open
 from transformers import AutoModelForCausalLM
@@ -18,9 +20,10 @@ from qeff_zoo.checkpoint.opening import open_checkpoint
 from qeff_zoo.contract import TEXT_GENERATION
 from qeff_zoo.errors import PlanError
 from qeff_zoo.export import importance
-from qeff_zoo.graph.numerics import Format, format_of
-from qeff_zoo.package import Package
-from qeff_zoo.weights.mixture import cheapest
+from qeff_zoo.graph.numerics import MIXED_BITS, Format, format_of
+from qeff_zoo.package import Package, proof
+from qeff_zoo.weights import losses
+from qeff_zoo.weights.mixture import Mixture, cheapest
 
 FORMATS = [format_of("int4", 32), format_of("int4", 64), format_of("int8", 64)]
 BITS = 5.6
@@ -162,3 +165,40 @@ def test_what_no_mixture_can_be_is_refused(
     models.trace(mixed(models), home)
     with pytest.raises(PlanError, match=message):
         qeff_zoo.build(mixed(models), ctx_len=32, validate=False, **choices)
+
+
+@pytest.mark.parametrize(
+    ("model", "results"),
+    [("SmolLM2 135M", "rounding_compare"), ("Gemma 3 270M", "rounding_gemma")],
+)
+def test_losses_of_real_models_are_those_of_the_benchmark(model: str, results: str) -> None:
+    file = ROOT / "benchmarks" / "results" / f"{results}.json"
+    rows = json.loads(file.read_bytes())["rows"]
+    ours = ("int4", "int8", "bits-")
+    measured = {
+        round(one["bits"], 2): round(one["kl"], 3)
+        for name, one in rows.items()
+        if name.startswith(ours)
+    }
+    assert losses.MEASURED[model] == measured
+
+
+def test_int4_is_a_mixture_of_the_bits_that_it_can_have(models: Models, home: Path) -> None:
+    folder = mixed(models)
+    models.trace(folder, home)
+    usual = qeff_zoo.build(folder, weights="int4", ctx_len=32, validate=False)
+    assert MIXED_BITS - 0.5 < bits_in(usual) <= MIXED_BITS
+    assert {one.bits for one in formats_in(usual).values()} == {4, 8}
+    least = qeff_zoo.build(folder, weights="int4", block_size=32, ctx_len=32, validate=False)
+    assert {one.block for one in formats_in(least).values()} == {32}
+    alone = qeff_zoo.build(folder, weights="int4", format=["*=int4"], ctx_len=32, validate=False)
+    assert {*formats_in(alone).values()} == {format_of("int4")}
+
+
+def test_a_costly_mixture_names_matrices_and_what_more_bits_would_cost() -> None:
+    found = Mixture(costly={"a.weight": 0.25}, more={6.5: 0.4})
+    text = "a.weight (25% of the cost), --bits 6.5 costs 0.4 times this"
+    assert found.advice == text
+    cost = {"metric": "kl_divergence", "mean": 0.2, "error": 0.01, "positions": 9}
+    (warning,) = proof.warnings({"weights": cost}, "llama", found.advice)
+    assert text in warning

@@ -793,7 +793,9 @@ def genuine_within(floats: Path, folder: Path, name: str) -> Path:
     places |= dict.fromkeys(index_tensors([Path(genuine)]), "genuine.safetensors")
     edit_json(folder / "model.safetensors.index.json", weight_map=places)
     described = json.loads((GENUINE / name / "config.json").read_bytes())
-    edit_json(folder / "config.json", quantization_config=described["quantization_config"])
+    # mlx has it under another name, too, by which its checkpoints are recognized.
+    how = {key: one for key, one in described.items() if key.startswith("quantization")}
+    edit_json(folder / "config.json", **how)
     return folder
 
 
