@@ -22,7 +22,11 @@ RECIPE = replace(
     tiny=(
         Tiny(
             config={**_CLIP.config, "text_config": BERT.tiny[0].config},
-            image_processor={"size": {"height": 28, "width": 28}, "crop_size": 28, "do_center_crop": False},
+            image_processor={
+                "size": {"height": 28, "width": 28},
+                "crop_size": 28,
+                "do_center_crop": False,
+            },
         ),
     ),
 )

@@ -158,8 +158,8 @@ class Layerwise:
         first = None if rounds else choices.note
         passes: dict[str, list[Pass]] = {}
         if losses := self._losses:  # nothing else is compared with exact weights
-            scoring, length = self._scoring("reference", losses.number), len(losses.tokens)
-            exact = _batch([losses.number], scoring=scoring, length=length, rounded=False)
+            scoring, read = self._scoring("reference", losses.number), len(losses.tokens)
+            exact = _batch([losses.number], scoring=scoring, length=read, rounded=False)
             passes["exact"] = [exact]
         else:
             passes["reference"] = self._alone(first, rounded=False)
