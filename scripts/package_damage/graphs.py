@@ -135,15 +135,16 @@ def attribute(
 
 
 def weight_of(name: str, change: Callable[[Any], Any], every: bool = False) -> Damage:
-    """Change an initializer, or all whose names end so."""
+    """Change an initializer, or all whose names end so; in place of integer scales, their floats a super block."""
 
     def damage(graph: ir.Graph) -> None:
         stem, _, end = name.partition(".weight")
         names = [
             initializer
+            for last in (end.replace(".scales", ".super_scales.blocks"), end)
             for initializer in graph.initializers
-            if initializer.endswith(name)
-            or (f"{stem}.weight" in initializer.split("+") and initializer.endswith(end))
+            if initializer.endswith(f"{stem}.weight{last}")
+            or (f"{stem}.weight" in initializer.split("+") and initializer.endswith(last))
         ]
         assert names, name
         for one in names if every else names[:1]:

@@ -147,7 +147,9 @@ def test_documented_sizes_are_those_of_a_build(weights: str, models: Models, hom
     package = models.build(models.llama, home, weights=weights)
     file = package.path / "weights.safetensors"
     documented, length = decoder.weight_bytes(weights), file.stat().st_size
-    if weights == numerics.MIXED[0]:  # at most so many bits, and the file's description of each tensor
+    if (
+        weights == numerics.MIXED[0]
+    ):  # at most so many bits, and the file's description of each tensor
         with file.open("rb") as stream:
             header = int.from_bytes(stream.read(8), "little")
         assert 0.9 * documented < length - header <= documented

@@ -63,11 +63,12 @@ from qeff_zoo.validation import tiny_models
 
 GUIDE = (ROOT / "docs" / "from-qefficient.md").read_text(encoding="utf-8")
 #: Each with the lines of Python that follow it. Those that need a recording are run by test_speech.py and
-#: test_speech_seq2seq.py, one that needs a picture by test_images.py, that of Flux by test_qefficient_flux.py.
+#: test_speech_seq2seq.py, one that needs a picture by test_images.py, those of pipelines by test_qefficient_flux.py and
+#: test_qefficient_wan.py.
 SNIPPETS = [
     (before, re.findall(r"```python\n(.*?)```", after, re.DOTALL))
     for before, after in re.findall(r"```diff\n(.*?)```(.*?)(?=```diff|\n## )", GUIDE, re.DOTALL)
-    if not any(name in before for name in ("ForCTC", "Speech", "ForImageTextToText", "Flux"))
+    if not any(name in before for name in ("ForCTC", "Speech", "ForImageTextToText", "Flux", "Wan"))
 ]
 COMMANDS = re.search(r"<!-- commands -->\n```console\n(.*?)```", GUIDE, re.DOTALL)[1].splitlines()
 CLOUD = ("infer", "export", "compile", "execute", "finetune")

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 import torch
 from checkout import ROOT
+from unvalidated_builds import build_unvalidated
 
-from qeff_zoo import pipeline, qefficient, registry
+from qeff_zoo import qefficient, registry
 from qeff_zoo.errors import GenerationError, PlanError, UnsupportedModelError
 from qeff_zoo.validation import tiny_models
 
@@ -38,13 +39,8 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def flux(checkpoint: Path) -> Iterator[Any]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("QEFF_HOME", str(checkpoint.parent / "store"))
-        patch.setattr(pipeline, "build", unvalidated(pipeline.build))
+        build_unvalidated(patch)
         yield qefficient.QEffFluxPipeline.from_pretrained(str(checkpoint))
-
-
-def unvalidated(build: Any) -> Any:
-    """Return a build that compares nothing: other tests do."""
-    return lambda *given, **named: build(*given, **{**named, "validate": False})
 
 
 @pytest.fixture
@@ -80,7 +76,7 @@ def test_the_snippet_of_the_guide_runs(
         assert name in code
         code = code.replace(name, tiny_one)
     monkeypatch.setenv("QEFF_HOME", str(checkpoint.parent / "store"))
-    monkeypatch.setattr(pipeline, "build", unvalidated(pipeline.build))
+    build_unvalidated(monkeypatch)
     monkeypatch.chdir(tmp_path)
     exec(code, {})
     assert (tmp_path / "cat.png").stat().st_size

@@ -1,19 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """QEfficient's pipelines of Wan: their arguments, videos of diffusers' own pipelines, and their report."""
 
+import re
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import diffusers
+import diffusers.utils
 import numpy as np
 import pytest
 import torch
+from checkout import ROOT
 from PIL import Image
+from unvalidated_builds import build_unvalidated
 
 import qeff_zoo
-from qeff_zoo import pipeline, qefficient, registry
+from qeff_zoo import qefficient, registry
 from qeff_zoo.errors import GenerationError, PlanError, UnsupportedModelError
 from qeff_zoo.validation import tiny_models
 from qeff_zoo.validation.reference.pipelines import embeds_of
@@ -43,17 +47,39 @@ def wan(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Any, 
             with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 patch.setenv("QEFF_HOME", str(folder / "store"))
-                build = pipeline.build
-                patch.setattr(
-                    pipeline,
-                    "build",
-                    lambda *given, **named: build(*given, **{**named, "validate": False}),
-                )
+                build_unvalidated(patch)
                 found.compile()
             made[name] = found, checkpoint
         return made[name]
 
     return find
+
+
+def test_the_snippet_of_the_guide_runs(
+    wan: Callable[[str], tuple[Any, Path]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, checkpoint = wan("WanPipeline")
+    guide = (ROOT / "docs" / "from-qefficient.md").read_text(encoding="utf-8")
+    (snippet,) = (
+        code for code in re.findall(r"```diff\n(.*?)```", guide, re.DOTALL) if "Wan" in code
+    )
+    code = "\n".join(line[1:] for line in snippet.splitlines() if not line.startswith("-"))
+    for published, tiny in {
+        "Wan-AI/Wan2.2-T2V-A14B-Diffusers": str(checkpoint),
+        "num_frames=81": "num_frames=5, num_inference_steps=4",
+        "height=480, width=832": "height=16, width=32",
+    }.items():
+        assert published in code
+        code = code.replace(published, tiny)
+    written: list[Any] = []  # imageio is not installed for tests
+    monkeypatch.setattr(
+        diffusers.utils, "export_to_video", lambda *given, **named: written.append((*given, named))
+    )
+    monkeypatch.setenv("QEFF_HOME", str(found.package.path.parents[1]))
+    build_unvalidated(monkeypatch)
+    exec(code, {})
+    ((frames, name, options),) = written
+    assert (frames.shape, name, options) == ((5, 16, 32, 3), "cat.mp4", {"fps": 16})
 
 
 @pytest.mark.parametrize("name", ["WanPipeline", "WanImageToVideoPipeline"])
