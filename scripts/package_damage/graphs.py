@@ -138,13 +138,16 @@ def weight_of(name: str, change: Callable[[Any], Any], every: bool = False) -> D
     """Change an initializer, or all whose names end so; in place of integer scales, their floats a super block."""
 
     def damage(graph: ir.Graph) -> None:
-        stem, _, end = name.partition(".weight")
+        stem, _, _ = name.partition(".weight")
         names = [
             initializer
-            for last in (end.replace(".scales", ".super_scales.blocks"), end)
+            for end in (name.replace(".scales", ".super_scales.blocks"), name)
             for initializer in graph.initializers
-            if initializer.endswith(f"{stem}.weight{last}")
-            or (f"{stem}.weight" in initializer.split("+") and initializer.endswith(last))
+            if initializer.endswith(end)
+            or (
+                f"{stem}.weight" in initializer.split("+")
+                and initializer.endswith(end.removeprefix(f"{stem}.weight"))
+            )
         ]
         assert names, name
         for one in names if every else names[:1]:

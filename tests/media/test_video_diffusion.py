@@ -354,7 +354,7 @@ def test_run_writes_a_video_of_an_image(animator: Built, tmp_path: Path) -> None
         animator.session.draw("a cat", image=given, seed=3, steps=2, **SMALL).pixels
         for given in (IMAGE, Image.new("RGB", (32, 16)))
     )
-    assert np.abs(one.astype(int) - other).max() > 5
+    assert (one != other).any()
 
 
 def test_a_video_without_an_image_is_refused(
