@@ -2,7 +2,6 @@
 """QEfficient's pipeline of Flux: its arguments, images of diffusers' own pipeline, and its report."""
 
 import json
-import re
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +11,7 @@ import diffusers
 import numpy as np
 import pytest
 import torch
-from checkout import ROOT
+from guide_snippets import scaled_snippet
 from unvalidated_builds import build_unvalidated
 
 from qeff_zoo import qefficient, registry
@@ -63,22 +62,15 @@ def expected(checkpoint: Path) -> Any:
 def test_the_snippet_of_the_guide_runs(
     flux: Any, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    guide = (ROOT / "docs" / "from-qefficient.md").read_text(encoding="utf-8")
-    (snippet,) = (
-        one for one in re.findall(r"```diff\n(.*?)```", guide, re.DOTALL) if "Flux" in one
-    )
-    code = "\n".join(line[1:] for line in snippet.splitlines() if not line.startswith("-"))
-    for name, tiny_one in {
+    changes = {
         "black-forest-labs/FLUX.1-schnell": str(checkpoint),
         "512": "32",
         "256": "64",
-    }.items():
-        assert name in code
-        code = code.replace(name, tiny_one)
+    }
     monkeypatch.setenv("QEFF_HOME", str(checkpoint.parent / "store"))
     build_unvalidated(monkeypatch)
     monkeypatch.chdir(tmp_path)
-    exec(code, {})
+    exec(scaled_snippet("Flux", changes), {})
     assert (tmp_path / "cat.png").stat().st_size
 
 

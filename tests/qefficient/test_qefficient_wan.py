@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """QEfficient's pipelines of Wan: their arguments, videos of diffusers' own pipelines, and their report."""
 
-import re
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +11,7 @@ import diffusers.utils
 import numpy as np
 import pytest
 import torch
-from checkout import ROOT
+from guide_snippets import scaled_snippet
 from PIL import Image
 from unvalidated_builds import build_unvalidated
 
@@ -59,25 +58,18 @@ def test_the_snippet_of_the_guide_runs(
     wan: Callable[[str], tuple[Any, Path]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found, checkpoint = wan("WanPipeline")
-    guide = (ROOT / "docs" / "from-qefficient.md").read_text(encoding="utf-8")
-    (snippet,) = (
-        code for code in re.findall(r"```diff\n(.*?)```", guide, re.DOTALL) if "Wan" in code
-    )
-    code = "\n".join(line[1:] for line in snippet.splitlines() if not line.startswith("-"))
-    for published, tiny in {
+    changes = {
         "Wan-AI/Wan2.2-T2V-A14B-Diffusers": str(checkpoint),
         "num_frames=81": "num_frames=5, num_inference_steps=4",
         "height=480, width=832": "height=16, width=32",
-    }.items():
-        assert published in code
-        code = code.replace(published, tiny)
+    }
     written: list[Any] = []  # imageio is not installed for tests
     monkeypatch.setattr(
         diffusers.utils, "export_to_video", lambda *given, **named: written.append((*given, named))
     )
     monkeypatch.setenv("QEFF_HOME", str(found.package.path.parents[1]))
     build_unvalidated(monkeypatch)
-    exec(code, {})
+    exec(scaled_snippet("Wan", changes), {})
     ((frames, name, options),) = written
     assert (frames.shape, name, options) == ((5, 16, 32, 3), "cat.mp4", {"fps": 16})
 
