@@ -15,7 +15,7 @@ from qeff_zoo.checkpoint.expressions import Tensors, shape_of, sources_of
 from qeff_zoo.checkpoint.floats import FLOATS, INTEGERS
 from qeff_zoo.checkpoint.safetensors_index import DTYPE_BITS
 from qeff_zoo.checkpoint.types import Expression
-from qeff_zoo.errors import UnsupportedModelError
+from qeff_zoo.errors import CheckpointError, UnsupportedModelError
 from qeff_zoo.graph.numerics import FLOAT32, Format
 from qeff_zoo.weights.quantization import block_count
 
@@ -131,6 +131,21 @@ def plan_file(slots: Sequence[Slot], tensors: Tensors) -> FileLayout:
 def nbytes_of(slot: Slot, tensors: Tensors) -> int:
     """Count the bytes of a slot: values or integers, and what belongs to them."""
     return sum(size.nbytes for _, size in _sizes(slot, tensors))
+
+
+def unstorable(slot: Slot, part: Expression, error: ValueError) -> CheckpointError:
+    """Return the error for values that the format of a slot does not have.
+
+    Args:
+        slot: The slot.
+        part: Expression of the values.
+        error: Error of rounding them.
+    """
+    return CheckpointError(
+        f"Cannot store {slot.name!r} in {slot.format.bits} bits: {error} "
+        f"Expected finite numbers in {', '.join(map(repr, sources_of(part)))}. "
+        "Get the checkpoint again from its source."
+    )
 
 
 def _sizes(slot: Slot, tensors: Tensors) -> Iterator[tuple[str, Entry]]:

@@ -22,7 +22,7 @@ from qeff_zoo.errors import PlanError
 from qeff_zoo.graph.external_data import SLOT
 from qeff_zoo.graph.numerics import BLOCK_SIZES, MIXED, Format, RoundedMatrix, format_of
 from qeff_zoo.weights.importance import Measured, of_matrix
-from qeff_zoo.weights.layout import Slot, nbytes_of
+from qeff_zoo.weights.layout import Slot, nbytes_of, unstorable
 from qeff_zoo.weights.quantization import Array, round_trip
 
 #: Adjacent rows, and how many such runs of a matrix, or of the sampled ones of a stack, errors are estimated from.
@@ -337,6 +337,9 @@ def costs_of(group: Group, source: TensorSource, measured: Measured) -> dict[For
         group: The group.
         source: The checkpoint.
         measured: Measured costs of errors; where there are none, errors relative to the squares of weights count.
+
+    Raises:
+        CheckpointError: A sampled value is infinite or not a number.
     """
     costs = dict.fromkeys(group.formats, 0.0)
     for slot in group.slots:
@@ -348,7 +351,11 @@ def costs_of(group: Group, source: TensorSource, measured: Measured) -> dict[For
             even = np.ones(1, np.float32)
             size = max(_sum(matrix, even), float(np.finfo(np.float32).tiny))
             for format in costs:
-                errors = matrix - round_trip(matrix, format, weights)
+                try:
+                    errors = matrix - round_trip(matrix, format, weights)
+                except ValueError as error:
+                    rounded = replace(slot, format=format)
+                    raise unstorable(rounded, slot.expression, error) from error
                 relative = portion * _sum(errors, even) / size
                 if factors is None:
                     costs[format] += relative * (_LOOKED_UP if looked_up else _TYPICAL)

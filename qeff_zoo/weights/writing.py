@@ -34,8 +34,8 @@ from qeff_zoo.checkpoint.expressions import (
 )
 from qeff_zoo.checkpoint.floats import to_float32
 from qeff_zoo.checkpoint.types import Expression, Read
-from qeff_zoo.errors import CheckpointError, StoreError
-from qeff_zoo.weights.layout import Entry, FileLayout, Slot, plan_file
+from qeff_zoo.errors import StoreError
+from qeff_zoo.weights.layout import Entry, FileLayout, Slot, plan_file, unstorable
 from qeff_zoo.weights.quantization import Array, store
 
 from . import kept
@@ -206,11 +206,7 @@ class _Filling:
                 weights = self._importance_of(slot, raw.shape, first)
                 stored = store(raw, tensor.dtype, slot.format, slot.add, buffer, weights)
         except ValueError as error:
-            raise CheckpointError(
-                f"Cannot store {slot.name!r} in {slot.format.bits} bits: {error} "
-                f"Expected finite numbers in {', '.join(map(repr, sources_of(part)))}. "
-                "Get the checkpoint again from its source."
-            ) from error
+            raise unstorable(slot, part, error) from error
         data = _bytes(stored.data)
         self._place(slot.name, data, first, tensor.elements)
         for name in ("scales", "zero_points", "offsets", "super_scales", "super_offsets"):

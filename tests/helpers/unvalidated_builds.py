@@ -10,5 +10,7 @@ def build_unvalidated(patch: pytest.MonkeyPatch) -> None:
     """Let all builds skip validation: other tests do it."""
     build = pipeline.build
     patch.setattr(
-        pipeline, "build", lambda *given, **named: build(*given, **{**named, "validate": False})
+        pipeline,
+        "build",
+        lambda *arguments, **named: build(*arguments, **{**named, "validate": False}),
     )

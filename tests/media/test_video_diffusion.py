@@ -344,17 +344,17 @@ def animator(built: Callable[[str], Built]) -> Built:
 
 
 def test_run_writes_a_video_of_an_image(animator: Built, tmp_path: Path) -> None:
-    image, output = tmp_path / "cat.png", tmp_path / "cat.gif"
-    IMAGE.save(image)
-    words = ["--prompt", "a cat", "-o", str(output), *WORDS, "--image", str(image)]
+    file, output = tmp_path / "cat.png", tmp_path / "cat.gif"
+    IMAGE.save(file)
+    words = ["--prompt", "a cat", "-o", str(output), *WORDS, "--image", str(file)]
     assert cli.main(["run", str(animator.package.path), *words]) == 0
     with Image.open(output) as gif:
         assert (gif.n_frames, gif.size) == (5, (32, 16))
-    one, other = (
-        animator.session.draw("a cat", image=given, seed=3, steps=2, **SMALL).pixels
-        for given in (IMAGE, Image.new("RGB", (32, 16)))
+    video, black = (
+        animator.session.draw("a cat", image=image, seed=3, steps=2, **SMALL).pixels
+        for image in (IMAGE, Image.new("RGB", (32, 16)))
     )
-    assert (one != other).any()
+    assert (video != black).any()
 
 
 def test_a_video_without_an_image_is_refused(

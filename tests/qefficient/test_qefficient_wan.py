@@ -65,7 +65,9 @@ def test_the_snippet_of_the_guide_runs(
     }
     written: list[Any] = []  # imageio is not installed for tests
     monkeypatch.setattr(
-        diffusers.utils, "export_to_video", lambda *given, **named: written.append((*given, named))
+        diffusers.utils,
+        "export_to_video",
+        lambda *arguments, **named: written.append((*arguments, named)),
     )
     monkeypatch.setenv("QEFF_HOME", str(found.package.path.parents[1]))
     build_unvalidated(monkeypatch)
