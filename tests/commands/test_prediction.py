@@ -19,6 +19,7 @@ from qeff_zoo.prediction.measures import Figures, Tally
 from qeff_zoo.prediction.predict import Prediction, predict
 from qeff_zoo.prediction.subject import DEVICES, FLOAT32, Subject
 from qeff_zoo.store import Store
+from qeff_zoo.targets.base import OpenOptions
 from qeff_zoo.targets.qnn_htp.session import open_program
 from qeff_zoo.terminal.progress import Silent, Stopwatch
 from qeff_zoo.validation import tiny_models
@@ -150,7 +151,9 @@ def test_errors_of_htp_are_those_of_its_simulator(
         sizes = Request(target="qnn-htp", ctx_len=64, prefill_seq_len=8)
         package = pipeline.build(str(TINY_LLAMA), sizes, validate=False, store=store).package
         monkeypatch.setattr(found, "width", 1)  # as it generates: every call answers for its token
-        simulated = found.compare(HTP, open_program(package, "decoder", threads=1), ignore)
+        simulated = found.compare(
+            HTP, open_program(package, "decoder", OpenOptions(threads=1)), ignore
+        )
 
     assert predicted.answers == simulated.answers == 24
     assert 0.5 <= predicted.max_relative_error / simulated.max_relative_error <= 2

@@ -25,6 +25,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from quantized import GENUINE, GOLDENS, MATRIX, quantize, random_mxfp4
 from runnable_package import edit_json, opened
+from safetensors import torch as torch_safetensors
 from safetensors.numpy import load_file, save_file
 
 import qeff_zoo
@@ -789,6 +790,12 @@ def genuine_within(floats: Path, folder: Path, name: str) -> Path:
     shutil.copytree(floats, folder, ignore=shutil.ignore_patterns("*.safetensors"))
     save_file(tensors, folder / "floats.safetensors")
     genuine = shutil.copy(GENUINE / name / "model.safetensors", folder / "genuine.safetensors")
+    if name == "mlx-4":  # which has fewer rows than the model
+        parts = torch_safetensors.load_file(genuine)
+        rows = len(tensors["model.layers.0.self_attn.v_proj.weight"])
+        torch_safetensors.save_file(
+            {key: part.repeat(rows // len(part), 1) for key, part in parts.items()}, genuine
+        )
     places = dict.fromkeys(tensors, "floats.safetensors")
     places |= dict.fromkeys(index_tensors([Path(genuine)]), "genuine.safetensors")
     edit_json(folder / "model.safetensors.index.json", weight_map=places)
