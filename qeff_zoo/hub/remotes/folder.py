@@ -162,11 +162,10 @@ class FolderRemote:
             with self._locked():
                 before = self._index()
                 after, written = changed(self.url, before, update(before), sign)
-                # Before the index: whoever finds a package in that does not publish it, and its card, again.
-                _place(self.folder, {path: write(after) for path, write in computed.items()})
                 for path, content in written.items():
                     (self.folder / path).parent.mkdir(exist_ok=True)
                     write_durably(self.folder / path, content)
+                _place(self.folder, {path: write(after) for path, write in computed.items()})
                 self._retire(stale_files(before, after), {*written})
         except OSError as error:
             raise PublishError(
