@@ -226,8 +226,8 @@ def test_a_package_is_judged_alike_if_the_model_does_not_fit_into_memory(
     # A canary of the whole model begins at the last layer, with the states of a longer pass.
     assert canaries[0] == pytest.approx(canaries[1], rel=1e-3)
     for one, other in zip(layered.checks, whole.checks, strict=True):
-        # Where weights lie in memory changes the order of sums, on some processors.
-        assert one["value"] == pytest.approx(other["value"], abs=0.01 * other["threshold"])
+        # Where weights lie in memory changes the order of sums: right answers are a fraction of what is allowed apart.
+        assert one["value"] == pytest.approx(other["value"], abs=0.1 * other["threshold"])
         assert without_numbers(one) == without_numbers(other)
         assert one["threshold"] == pytest.approx(other["threshold"], rel=0.01)
     assert layered.costs == whole.costs
