@@ -31,6 +31,7 @@ from qeff_zoo.runtime.decoding.decoder import Decoder
 from qeff_zoo.runtime.memory import MEMORY_ENV
 from qeff_zoo.runtime.sizes import DecoderSizes, EncoderSizes
 from qeff_zoo.runtime.text.tokenizer import Tokenizer
+from qeff_zoo.targets.ort import session as ort_session
 from qeff_zoo.tasks.text_generation.reference import DecoderReference
 from qeff_zoo.validation import ladder as validation
 from qeff_zoo.validation import tiny_models
@@ -216,6 +217,8 @@ def test_a_package_is_judged_alike_if_the_model_does_not_fit_into_memory(
     whole = validated("int4")
     monkeypatch.setattr(Reference, "run", RUN)  # again
     monkeypatch.setenv(MEMORY_ENV, "300000")  # a KV cache, but no 180,000 parameters
+    # Of the reference: a package with so little memory multiplies int8 matrices in parts, with a larger error.
+    monkeypatch.setattr(ort_session, "available_memory", lambda: None)
     source = source_of(models, "int4")
     layered = validation.validate(built["int4"], source, level="tiny", threads=1)
     assert layered.passed
@@ -226,8 +229,8 @@ def test_a_package_is_judged_alike_if_the_model_does_not_fit_into_memory(
     # A canary of the whole model begins at the last layer, with the states of a longer pass.
     assert canaries[0] == pytest.approx(canaries[1], rel=1e-3)
     for one, other in zip(layered.checks, whole.checks, strict=True):
-        # Where weights lie in memory changes the order of sums: right answers are a fraction of what is allowed apart.
-        assert one["value"] == pytest.approx(other["value"], abs=0.1 * other["threshold"])
+        # Where weights lie in memory changes the order of sums, on some processors.
+        assert one["value"] == pytest.approx(other["value"], abs=0.01 * other["threshold"])
         assert without_numbers(one) == without_numbers(other)
         assert one["threshold"] == pytest.approx(other["threshold"], rel=0.01)
     assert layered.costs == whole.costs
